@@ -15,7 +15,8 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.envs import Environments
 from flowrl.errors import CheckpointError, ConfigError
 from flowrl.policies.devices import torch_threads
-from flowrl.rollout import Payoffs, Scores, payoffs
+from flowrl.rollout import NashConv, Payoffs, Scores, payoffs
+from flowrl.rollout import nash_conv as judge
 from flowrl.rollout.evaluation import MAX_STEPS
 from flowrl.trainer.loading import load
 from flowrl.trainer.trust import Trust
@@ -34,10 +35,13 @@ class Evaluation:
     scores: Scores
     #: In a game, those of each agent.
     agents: Mapping[str, Scores] = attrs.field(factory=dict)
+    nash_conv: NashConv | None = None
 
     def values(self) -> dict[str, Any]:
         """A flat dict of plain values."""
-        about = attrs.asdict(self, filter=attrs.filters.exclude("scores", "agents"))
+        about = attrs.asdict(self, filter=attrs.filters.exclude("scores", "agents", "nash_conv"))
+        if self.nash_conv is not None:
+            about |= {"nash_conv": self.nash_conv.total, "best_response_gains": dict(self.nash_conv.gains)}
         of_agents = {"agents": {name: attrs.asdict(of) for name, of in self.agents.items()}} if self.agents else {}
         return {**about, "run": str(self.run), **attrs.asdict(self.scores), **of_agents}
 
@@ -61,6 +65,7 @@ class Evaluation:
                 + ("" if of.win_rate is None else f", win rate {100 * of.win_rate:.1f} %")
                 for name, of in self.agents.items()
             ),
+            *([] if self.nash_conv is None else [f"  NashConv         {self.nash_conv}"]),
         ]
 
 
@@ -74,6 +79,7 @@ def evaluate_run(
     env_args: Mapping[str, Any] | None = None,
     max_steps: int | None = None,
     video: Path | None = None,
+    nash_conv: bool = False,
     trusted: Trust = False,
 ) -> Evaluation:
     """Play whole episodes with the saved policy of a run, in its eval mode.
@@ -87,9 +93,10 @@ def evaluate_run(
         seed: Seed of environments and action noise.
         max_steps: Steps after which an episode is cut; None: `eval_max_steps` of the run.
         video: Folder for videos of the first episodes; see `flowrl.rollout.video`.
+        nash_conv: Tell the NashConv of the policy too, or the policies, as they draw; see `flowrl.rollout.nash_conv`.
 
     Raises:
-        ConfigError, CheckpointError: see `flowrl.load`.
+        ConfigError, CheckpointError: see `flowrl.load`, and `flowrl.rollout.nash_conv`.
     """
     trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
     found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
@@ -98,7 +105,8 @@ def evaluate_run(
     source = trained.source
     inside = source.is_relative_to(run) and source != run
     where = (run, str(source.relative_to(run))) if inside else (source.parent, source.name)
-    return Evaluation(*where, str(played), dict(played.env_args), seed, found.pop(""), found)
+    judged = judge(trained.players, played) if nash_conv else None
+    return Evaluation(*where, str(played), dict(played.env_args), seed, found.pop(""), found, judged)
 
 
 @attrs.frozen
@@ -128,6 +136,7 @@ class Comparison:
                 lines.append(
                     f"  {each.run / each.policy}: return {each.scores.return_mean:,.2f} ± {each.scores.return_std:,.2f}"
                     f", reward per step {each.scores.reward_per_step:,.4f}{wins}"
+                    + ("" if each.nash_conv is None else f", NashConv {each.nash_conv.total:.4f}")
                 )
             lines += [
                 f"  {_WORDS[name]:<16} {middle_text(scores, _DIGITS[name])}"
@@ -137,13 +146,18 @@ class Comparison:
         return lines
 
 
-_WORDS = {"return_mean": "return", "reward_per_step": "reward per step", "win_rate": "win rate"}
-_DIGITS = {"return_mean": 2, "reward_per_step": 4, "win_rate": 3}
+_WORDS = {
+    "return_mean": "return",
+    "reward_per_step": "reward per step",
+    "win_rate": "win rate",
+    "nash_conv": "NashConv",
+}
+_DIGITS = {"return_mean": 2, "reward_per_step": 4, "win_rate": 3, "nash_conv": 4}
 
 
 def _middles(group: Sequence[Evaluation]) -> dict[str, Any]:
-    scores = [attrs.asdict(each.scores) for each in group]
-    return {name: middle([each[name] for each in scores]) for name in _WORDS}
+    scores = [each.values() for each in group]
+    return {name: middle([each.get(name) for each in scores]) for name in _WORDS}
 
 
 #: Players without a run, by name.
@@ -199,6 +213,7 @@ def play_each_other(
     max_steps: int | None = None,
     last: bool = False,
     video: Path | None = None,
+    nash_conv: bool = False,
     trusted: Trust = False,
 ) -> Tournament:
     """Let saved policies and the players of `SCRIPTED` play a game of two agents against each other.
@@ -213,6 +228,8 @@ def play_each_other(
         raise ConfigError(f"{', '.join(players)}: to let them play each other give the game, --env GAME")
     if video is not None:
         raise ConfigError("--video records the policy of one run: give one run directory")
+    if nash_conv:
+        raise ConfigError("--nash-conv judges each run alone: give runs, without --env GAME if there are several")
     if twice := [name for at, name in enumerate(players) if name in players[:at]]:
         raise ConfigError(f"{twice[0]} is given twice: every player plays itself anyway")
     found: dict[str, Any] = {}

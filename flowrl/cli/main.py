@@ -402,6 +402,7 @@ def explain(plan: str, **options: Any) -> None:
 @TRUST
 @click.option("--max-steps", type=Count(), metavar="N", help="Cut episodes after N steps; by default as in the run.")
 @click.option("--video", type=FOLDER, metavar="DIR", help="Record three episodes, as .mp4 files.")
+@click.option("--nash-conv", is_flag=True, help="Tell how far from an equilibrium it is, in a game of OpenSpiel.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
     runs: tuple[str, ...], env_args: tuple[str, ...], video: str | None, as_json: bool, trust: bool, **options: Any

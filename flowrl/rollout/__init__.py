@@ -9,11 +9,23 @@ from flowrl._lazy import lazy
 if TYPE_CHECKING:
     from flowrl.rollout.base_workers import BaseWorkers
     from flowrl.rollout.evaluation import Scores, evaluate, scores
+    from flowrl.rollout.exploitability import NashConv, nash_conv
     from flowrl.rollout.payoff import Payoffs, payoffs
     from flowrl.rollout.worker import RolloutWorker
     from flowrl.rollout.worker_set import WorkerSet
 
-__all__ = ["BaseWorkers", "Payoffs", "RolloutWorker", "Scores", "WorkerSet", "evaluate", "payoffs", "scores"]
+__all__ = [
+    "BaseWorkers",
+    "NashConv",
+    "Payoffs",
+    "RolloutWorker",
+    "Scores",
+    "WorkerSet",
+    "evaluate",
+    "nash_conv",
+    "payoffs",
+    "scores",
+]
 
 # An actor without a policy needs no torch.
 __getattr__, __dir__ = lazy(
@@ -22,6 +34,7 @@ __getattr__, __dir__ = lazy(
         "BaseWorkers": "flowrl.rollout.base_workers",
         "RolloutWorker": "flowrl.rollout.worker",
         "WorkerSet": "flowrl.rollout.worker_set",
+        **dict.fromkeys(("NashConv", "nash_conv"), "flowrl.rollout.exploitability"),
         **dict.fromkeys(("Payoffs", "payoffs"), "flowrl.rollout.payoff"),
         **dict.fromkeys(("Scores", "evaluate", "scores"), "flowrl.rollout.evaluation"),
     },

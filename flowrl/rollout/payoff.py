@@ -124,7 +124,7 @@ def payoffs(
     for name, player in players.items():
         for agent in seating.agents:
             kind = seating.kind_of(agent)
-            seats[name, agent] = _seated(name, player, agent, kind.observation_space, kind.action_space)
+            seats[name, agent] = seated(name, player, agent, kind.observation_space, kind.action_space)
     returns = np.zeros((len(players), len(players), episodes, 2))
     for a, first in enumerate(players):
         for b, second in enumerate(players):
@@ -153,7 +153,7 @@ def _by_game(played: Sequence[Episode], agents: Sequence[str]) -> npt.NDArray[np
     return np.array(rows)
 
 
-def _seated(name: str, player: Player, agent: str, *spaces: Space) -> Any:
+def seated(name: str, player: Player, agent: str, *spaces: Space) -> Any:
     """The policy with which a player plays an agent."""
     if isinstance(player, Mapping):
         if agent not in player:

@@ -54,7 +54,7 @@ class Configuration(PolicySettings, Option):
     clock: ClassVar[str] = "env_steps"
 
     #: An id of `gymnasium.make`, "module:factory", a game "flowrl:NAME", or in another library "gym:ID" and so on.
-    env: str = setting("CartPole-v1", "gymnasium id, module:factory, flowrl:GAME, gym:ID, pettingzoo:ID or envpool:ID")
+    env: str = setting("CartPole-v1", "gymnasium id, module:factory, flowrl:GAME, or LIBRARY:ID, as openspiel:GAME")
     env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
     #: Names of agents, or patterns such as "prey_*", of which the first that fits counts.
     agents: dict[str, str] = setting(
@@ -231,7 +231,7 @@ def settings_text(cls: type[Configuration]) -> str:
     """The `sections` of a plan as text, a line for each setting, with type, values, default and meaning.
 
     >>> print(settings_text(Configuration).splitlines()[2])
-        env (str) = 'CartPole-v1': gymnasium id, module:factory, flowrl:GAME, gym:ID, pettingzoo:ID or envpool:ID
+        env (str) = 'CartPole-v1': gymnasium id, module:factory, flowrl:GAME, or LIBRARY:ID, as openspiel:GAME
     """
     lines = []
     for title, fields in sections(cls):

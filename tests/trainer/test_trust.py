@@ -121,6 +121,7 @@ def test_what_the_caller_names_himself_is_his_word(folder: Path) -> None:
     "harmless",
     [
         *("CartPole-v1", "gym:CartPole-v1", "pettingzoo:classic/rps-v2", "envpool:Pong-v5", "ale_py:ALE/Pong-v5"),
+        "openspiel:kuhn_poker",
         *("minigrid:MiniGrid-Empty-8x8-v0", "minigrid.wrappers:ImgObsWrapper", "FrameStackObservation(4)"),
         *("flowrl.envs.cartpole:without_velocities", "flowrl.envs.goals:bit_flipping", "flowrl:tic_tac_toe"),
     ],

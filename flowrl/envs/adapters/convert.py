@@ -9,7 +9,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from flowrl.envs import games
-from flowrl.envs.adapters import by_agent, envpool, pettingzoo
+from flowrl.envs.adapters import by_agent, envpool, open_spiel, pettingzoo
 from flowrl.envs.adapters import gym as classic
 from flowrl.envs.games.seats import SeatsEnv
 from flowrl.errors import ConfigError
@@ -19,6 +19,7 @@ LIBRARIES: dict[str, Callable[..., Any]] = {
     "gym": classic.make,
     "pettingzoo": pettingzoo.make,
     "envpool": envpool.EnvPool,
+    "openspiel": open_spiel.make,
     "flowrl": games.make,
 }
 
@@ -52,6 +53,8 @@ def converted(made: Any) -> Any:
         made = by_agent.game_of(made)
     elif pettingzoo.is_one(made):
         made = pettingzoo.converted(made)
+    elif open_spiel.is_one(made):
+        made = open_spiel.OpenSpielGame(made)
     if isinstance(made, games.Game):
         return SeatsEnv(made)
     if isinstance(made, gymnasium.Env | VectorEnv):
