@@ -177,15 +177,27 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FlowError as error:
-            raise BadInput(printable("\n".join([str(error), *notes_of(error)]))) from error
+            raise _refusal(ctx, error)(printable("\n".join([str(error), *notes_of(error)]))) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except Exception as error:
-            whole = "--debug" in ctx.meta["flowrl.command"]
-            if in_a_line(error) is None and (whole or not is_env_fault(error)):
+            if in_a_line(error) is None and not is_env_fault(error):
                 raise
-            raise click.ClickException(printable(told(error).removeprefix("Error: "))) from error
+            words = told(error, whole="--debug" in ctx.meta["flowrl.command"])
+            raise _refusal(ctx, error)(printable(words.removeprefix("Error: "))) from error
+
+
+def _refusal(ctx: click.Context, error: Exception) -> type[click.ClickException]:
+    """What ends a command with the exit code for an error: 2 for one before any work, 1 for one of the work.
+
+    An environment that fails in `evaluate` or `record` fails in their work, whatever it raises. The other commands
+    only look at it: a run that has begun reports its errors itself.
+    """
+    at_work = (
+        ctx.invoked_subcommand in ("evaluate", "record") if is_env_fault(error) else not isinstance(error, FlowError)
+    )
+    return click.ClickException if at_work else BadInput
 
 
 def _plan_options(command: _Command) -> _Command:

@@ -29,7 +29,7 @@ from flowrl.envs.managers.vector import VectorEnvManager
 from flowrl.envs.spec import call, factory_of, importable, is_native, name_of, native, parameters
 from flowrl.envs.wrappers import layers
 from flowrl.envs.wrapping import Wrap, wrap, wrap_vector, wrapper_of
-from flowrl.errors import ConfigError, did_you_mean
+from flowrl.errors import ConfigError, FlowError, did_you_mean
 
 log = logging.getLogger("flowrl")
 
@@ -130,7 +130,13 @@ class Environments:
         fills_of(self.info_keys)
         if self.is_one_object and self.kind in _OF_FACTORIES:
             raise _made_already(self.kind, self.spec)
-        first = self.factory.first_of(num_envs, vectorized=self.kind == "vector")
+        try:
+            first = self.factory.first_of(num_envs, vectorized=self.kind == "vector")
+        except FlowError:
+            raise  # it says what to do
+        except Exception as error:
+            error.add_note(f"in environment 0, when it is made{self._way_out()}")
+            raise
         try:
             for remark in _remarks(first, self.kind):
                 log.warning("%s: %s", self, remark)

@@ -262,7 +262,8 @@ class Session:
                 at += f", with {in_words(self.forked)}" if self.forked else ""
                 click.echo(at if begun else "no checkpoint yet: beginning anew")
         self.plan.draw(self.directory.path / "plan.svg")
-        self._due, self._saved = self._next_due(run), clock()
+        # A run without a checkpoint takes one at its first result: from then on a kill leaves a policy and a state.
+        self._due, self._saved = self._next_due(run) if self._whole else 0, clock()
 
     def _load(self, run: Run, chosen: Path | None) -> None:
         """Load the state of a checkpoint."""

@@ -160,7 +160,7 @@ class TrainedPolicy:
 
         Without arguments it plays the `goal_episodes` of the configuration, from the seed of the plan's own evaluation.
         In a game of several agents `agents` has those of each by name.
-        `video` is a folder for films of the first episodes of one environment.
+        `video` is a folder for films of the first episodes.
 
         Raises:
             ConfigError: less than one episode, or a seed below 0.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 import flowrl as package
 from tests.cli.parts import flowrl, metrics
@@ -105,6 +106,69 @@ def test_an_error_of_an_environment_is_three_lines(folder, monkeypatch):
     ]
     assert "flowrl/envs/managers/local.py" in (folder / "mine" / "log.txt").read_text()
     assert "flowrl/envs/managers/local.py" in flowrl(*run, "--debug", "--out", "whole").stderr
+
+
+FAULTY = """
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Faulty(gymnasium.Env):
+    observation_space = spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(2))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, fault, when):
+        self.fault, self.when = fault, when
+        self.at("made")
+
+    def at(self, when):
+        if when == self.when and self.fault == "raises":
+            raise RuntimeError("no licence")
+        obs = {"a": np.zeros(2, np.float32), "b": 1}
+        return {"a": obs["a"]} if when == self.when else obs
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.at("reset"), {}
+
+    def step(self, action):
+        return self.at("step"), 1.0, False, False, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "when", "code"),
+    [("raises", "made", 2), ("raises", "reset", 2), ("lacks", "reset", 2), ("raises", "step", 1), ("lacks", "step", 1)],
+)
+def test_when_an_environment_fails_decides_the_exit_code_and_not_how(fault, when, code, folder, monkeypatch):
+    """F10: 2 before the run, which then leaves no directory, 1 in it; with the way to examine it and no frames."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / "faulty.py").write_text(FAULTY)
+    how = ("--env", "faulty:Faulty", "--env-arg", f"fault={fault}", "--env-arg", f"when={when}")
+    done = flowrl("run", "dqn", *how, "--envs", 1, "--stop-steps", 30, "--out", "mine")
+    assert done.exit_code == code, done.output
+    assert (folder / "mine").exists() == (code == 1)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].endswith(
+        f"; to examine it alone: flowrl doctor faulty:Faulty --env-arg=fault={fault} --env-arg=when={when}"
+    )
+
+
+@pytest.mark.parametrize("fault", ["raises", "lacks"])
+def test_an_environment_that_fails_in_an_evaluation_fails_the_command(fault, folder, monkeypatch):
+    """F10: whatever it raises."""
+    monkeypatch.syspath_prepend(folder)
+    (folder / "faulty.py").write_text(FAULTY)
+    how = ("--env", "faulty:Faulty", "--env-arg", "fault=none")
+    assert (
+        flowrl(
+            "run", "dqn", *how, "--env-arg", "when=never", *SMALL, "--stop-steps", 30, "--quiet", "--out", "mine"
+        ).exit_code
+        == 0
+    )
+    how = ("--env", "faulty:Faulty", "--env-arg", f"fault={fault}", "--env-arg", "when=step")
+    assert flowrl("evaluate", "mine", *how, "--episodes", 1).exit_code == 1
 
 
 def test_a_setting_given_twice_is_refused(folder):

@@ -24,7 +24,7 @@ def test_checkpoints_are_where_evaluations_are_and_change_nothing(whole, folder)
         ("often", {"checkpoint_every": 1}, 3),
         ("by time", {"checkpoint_seconds": 1e-9, "checkpoint_keep": 5}, 5),
         ("both", {"checkpoint_seconds": 1e9, "checkpoint_every": 1}, 3),
-        ("never", {"checkpoint_seconds": 1e9}, 1),  # at the end there is one in any case
+        ("never", {"checkpoint_seconds": 1e9}, 2),  # at the first result and at the end there is one in any case
     ):
         more = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         assert flowrl("run", "dqn", *SMALL, "--stop-steps", STEPS, *more, "--out", name, "--quiet").exit_code == 0
@@ -174,7 +174,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(number, whole, fo
     assert process.returncode == 130, err
     last = out.splitlines()[-1]
     assert last.startswith("interrupted: ")
-    (saved,) = checkpoints(folder / "my run").paths()
+    _, saved = checkpoints(folder / "my run").paths()
     begins, _, words = last.partition("; to go on from step ")
     assert f"{words.partition(': ')[0]} env steps" in begins, "where it was stopped, not the last result"
     command = shlex.split(words.partition(": ")[2])

@@ -285,6 +285,20 @@ def test_a_killed_run_has_the_policy_of_its_newest_checkpoint(
         flowrl.load(run)
 
 
+def test_a_run_can_be_killed_from_its_first_result_on(tmp_path: Path) -> None:
+    """F9: however far the first checkpoint of its settings is."""
+    policies = []
+
+    def two_results(_: dict[str, Any]) -> bool:
+        policies.append(flowrl.load(tmp_path / "run").source)
+        return len(policies) == 2
+
+    with DQN("CartPole-v1", {**SMALL, "eval_every": 0}, out=tmp_path / "run") as trainer:
+        trainer.train(until=two_results, progress=False)
+    assert len({*policies}) == 1
+    assert policies[0].parent == tmp_path / "run" / "checkpoints"
+
+
 def test_a_file_of_another_version_or_plan_says_so(whole: Path, tmp_path: Path) -> None:
     from flowrl.policies.weights import policy_about, save_weights
 
