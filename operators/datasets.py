@@ -14,6 +14,7 @@ from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.datasets.open import Rows, open_dataset
 from flowrl.data.datasets.returns_view import ReturnsView
 from flowrl.data.datasets.writer import check_place
+from flowrl.data.multi_agent import MultiAgentBatch
 from flowrl.data.steps import is_fragment
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
@@ -24,6 +25,7 @@ from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operators.normalize import DatasetStatistics, normalizes
 from flowrl.policies.protocols import check_alone
+from flowrl.storage.files import MANIFEST
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
@@ -39,6 +41,8 @@ class Record:
     With `workers` it writes what `flowrl record` writes: a manifest with the environment, its wrappers and its spaces,
     so that learning from it needs no environment; and actions in the environment's scale, without `logp` if that
     differs from the policy's.
+
+    Of a MultiAgentBatch each policy has a dataset of its own, in the folder of its name.
 
     Args:
         path: The folder; all batches have the columns of the first.
@@ -62,43 +66,54 @@ class Record:
     overwrite: bool = False
     workers: BaseWorkers | None = attrs.field(default=None, repr=False)
     context: Context = context()
-    recorded: int | None = state(default=None)
-    _writer: DatasetWriter | None = runtime()
+    recorded: int | dict[str, int] | None = state(default=None)
+    _writers: dict[str, DatasetWriter] = runtime(factory=dict)
 
     def schema(self, given: Schema) -> Schema:
         try:
-            check_place(Path(self.path))
+            if not any(Path(self.path).glob(f"*/{MANIFEST}")):  # those of several policies
+                check_place(Path(self.path))
         except DatasetError as error:
             raise SchemaError(str(error)) from error
         return given
 
-    def __call__(self, batch: Batch) -> Batch:
-        if not isinstance(batch, Batch):
-            raise SchemaError(
-                f"Record stores batches, got a {type(batch).__name__}; for a MultiAgentBatch, record one policy: "
-                ".for_each(lambda both: both['cat'])"
-            )
-        if self._writer is None:
-            self._writer = DatasetWriter(self.path, None if self.workers is None else self.workers.origin())
-        if self.recorded is None:
-            self._begin(self._writer)
-        elif self.recorded != len(self._writer):
-            self._writer.rewind(self.recorded)
-        self._writer.add(batch if self.workers is None else _as_sent(batch, self.workers.policy))
-        self.recorded = len(self._writer)
+    def __call__(self, batch: Batch | MultiAgentBatch) -> Batch | MultiAgentBatch:
+        if isinstance(batch, MultiAgentBatch):
+            before = self.recorded if isinstance(self.recorded, dict) else {}
+            self.recorded = before | {name: self._add(part, name, before.get(name)) for name, part in batch.items()}
+        elif isinstance(batch, Batch):
+            self.recorded = self._add(batch, "", self.recorded if isinstance(self.recorded, int) else None)
+        else:
+            raise SchemaError(f"Record stores batches, got a {type(batch).__name__}")
         self.context.count("recorded", batch.rows)
         return batch
 
     def finish(self) -> list[Batch]:
-        if self._writer is not None:
-            self._writer.flush()
+        for writer in self._writers.values():
+            writer.flush()
         return []
+
+    def _add(self, batch: Batch, name: str, before: int | None) -> int:
+        """Add a batch of the policy of this name to its dataset, which has so many; returns how many it has then."""
+        of: Any = self.workers
+        if name and of is not None:
+            of = of.of(name)
+        if name not in self._writers:
+            about = None if self.workers is None else self.workers.origin() | of.origin()
+            self._writers[name] = DatasetWriter(Path(self.path) / name, about)
+        writer = self._writers[name]
+        if before is None:
+            self._begin(writer)
+        elif before != len(writer):
+            writer.rewind(before)
+        writer.add(batch if of is None else _as_sent(batch, of.policy))
+        return len(writer)
 
     def _begin(self, writer: DatasetWriter) -> None:
         if len(writer) and not self.overwrite:
             raise DatasetError(
-                f"{self.path} already has {len(writer)} batches, from before this run (or before its checkpoint, if it "
-                "was resumed): take another path, or overwrite=True"
+                f"{writer.path} already has {len(writer)} batches, from before this run (or before its checkpoint, if "
+                "it was resumed): take another path, or overwrite=True"
             )
         writer.clear()
 

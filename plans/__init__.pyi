@@ -302,6 +302,7 @@ class ApexDQN(_apex_dqn.ApexDQN):
     ) -> None: ...
 
 class _BC(_Settings, total=False):
+    agent: str | None
     batch_size: int
     data: str
     epochs: int | None
@@ -373,6 +374,7 @@ class C51(_c51.C51):
     ) -> None: ...
 
 class _CQL(_Settings, total=False):
+    agent: str | None
     batch_size: int
     candidates: int
     conservatism: float
@@ -878,6 +880,7 @@ class IPPO(_ippo.IPPO):
     ) -> None: ...
 
 class _IQL(_Settings, total=False):
+    agent: str | None
     batch_size: int
     beta: float
     data: str
@@ -953,6 +956,7 @@ class MAPPO(_mappo.MAPPO):
     ) -> None: ...
 
 class _MARWIL(_Settings, total=False):
+    agent: str | None
     batch_size: int
     beta: float
     data: str

@@ -21,7 +21,7 @@ class Config(BCPolicy.Settings, OfflineConfig):
 def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
     """One stream, in which all rows count alike."""
     # (1) Rows of the dataset, reshuffled in each epoch, with actions in the policy's scale.
-    rows = OfflineRows(workers, config.data, config.batch_size, epochs=config.epochs)
+    rows = OfflineRows(workers, config.source, config.batch_size, epochs=config.epochs)
 
     # (2) Imitate; a result every `report_every` updates.
     train_op = rows.for_each(TrainOneStep(workers))

@@ -31,7 +31,7 @@ class Config(ImplicitQSettings, TargetNetworkSettings, OfflineConfig):
 def execution_plan(workers: BaseWorkers, config: Any) -> Plan:
     """One stream of transitions; CQL shares it."""
     # (1) Rows of the dataset, reshuffled in each epoch, with actions in the policy's scale.
-    rows = OfflineRows(workers, config.data, config.batch_size, epochs=config.epochs, needs=TRANSITION)
+    rows = OfflineRows(workers, config.source, config.batch_size, epochs=config.epochs, needs=TRANSITION)
 
     # (2) Learn from them; the target networks follow. A result every `report_every` updates.
     train = rows.for_each(TrainOneStep(workers))

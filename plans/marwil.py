@@ -27,7 +27,7 @@ def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
     # (1) Shuffled rows, with the discounted return to the end of their episodes.
     needs = ("obs", "action", *OF_STEPS)
     settings: dict[str, Any] = {"epochs": config.epochs, "needs": needs, "returns": config.gamma}
-    rows = OfflineRows(workers, config.data, config.batch_size, **settings)
+    rows = OfflineRows(workers, config.source, config.batch_size, **settings)
 
     # (2) Imitate, weighted by advantage; a result every `report_every` updates.
     train_op = rows.for_each(TrainOneStep(workers))

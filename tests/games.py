@@ -91,6 +91,13 @@ class RandomGame(Game):
         return seen
 
 
+class Unlike(RandomGame):
+    """Its agents differ in their spaces."""
+
+    def __init__(self) -> None:
+        super().__init__(alike=False)
+
+
 # -- policies
 
 

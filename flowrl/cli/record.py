@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from flowrl.data import Batch, DatasetWriter
-from flowrl.data.multi_agent import DEFAULT_POLICY
+from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.dataset_spaces import origin
 from flowrl.errors import ConfigError
@@ -20,7 +20,7 @@ from flowrl.policies import Policies, Policy, RandomPolicy, ScriptedPolicy
 from flowrl.policies.devices import torch_threads
 from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.rollout.groups import Group
-from flowrl.rollout.policy_map import policy_map
+from flowrl.rollout.policy_map import PolicyMap, policy_map
 from flowrl.storage.files import plain
 from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.loading import load
@@ -39,11 +39,14 @@ class Recording:
     batches: int
     steps: int
     returns: list[float]
+    of_agents: dict[str, list[float]] = attrs.Factory(dict)  #: in a game, by name
 
     def line(self) -> str:
         """The report, in one line."""
         ended = "no episode ended" if not self.returns else f"{len(self.returns)} episodes"
         mean = f", mean return {np.mean(self.returns):,.2f}" if self.returns else ""
+        agents = ", ".join(f"{name} {np.mean(each):,.2f}" for name, each in self.of_agents.items())
+        mean += f" ({agents})" if agents else ""
         return f"{self.path}: {self.steps:,} steps in {self.batches:,} batches, {ended}{mean}"
 
 
@@ -66,6 +69,9 @@ def record_run(
     Records whole episodes, each as a fragment `[T, 1, ...]`, an equal share per environment (S2); or steps, as
     fragments `[T, N, ...]`, whose episodes continue in the next fragment. Environments and noise follow from `seed`
     alone, and differ from those of training and evaluation (S3).
+
+    Of a game the manifest names the agents, which the column `agent` numbers. If several policies play it, each has a
+    dataset of its own, of its agents' rows, in the folder of its name.
 
     The manifest names the environment, its arguments and wrappers, and the spaces of observations and actions. The
     dataset holds actions as the environment gets them, at whatever scale the policy samples; if these differ, it omits
@@ -96,34 +102,39 @@ def record_run(
         trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
         assert trained.source is not None
         saved = trained.source.name
-        if isinstance(trained.policy, Policies):
-            raise ConfigError(
-                f"{run} has the policies {', '.join(trained.policy)}, and a recording is of one that plays all agents"
-            )
     else:
         assert policy is not None
         trained, saved = _untrained(policy, env, env_args or {}), policy
     about = {"policy": saved, "seed": seed, "mode": "collect" if collect else "eval"}
     about |= {} if run is None else {"run": str(run)}
-    real, returns = 0, list[float]()
+    several = trained.policy if isinstance(trained.policy, Policies) else None
+    policies: Mapping[str, Policy] = {DEFAULT_POLICY: trained.policy} if several is None else several
+    real, returns, of_agents = 0, list[float](), dict[str, list[float]]()
     with torch_threads(trained.config.torch_threads):
-        worker = _worker(trained, SeedTree(seed).integer("record/command"), collect, episodes or steps or 1)
+        num_envs = min(episodes or steps or 1, trained.config.envs_per_worker)
+        who = _who(trained, tuple(policies), num_envs)
+        worker = _worker(trained, policies, who, num_envs, SeedTree(seed).integer("record/command"), collect)
         try:
-            about |= origin(trained.environments, trained.policy.observation_space, trained.policy.action_space)
-            if about["env"] is None:
+            place = trained.environments
+            of = {name: origin(place, each.observation_space, each.action_space) for name, each in policies.items()}
+            if any(each["env"] is None for each in of.values()):
                 raise ConfigError(
                     f"{trained.environments}, the environment of {run}, has no name that the dataset could keep: "
                     "name it with --env"
                 )
-            writer = DatasetWriter(out, plain(about))
-            for batch in _whole(worker, episodes) if steps is None else _fragments(worker, steps):
-                writer.add(batch)
+            about |= {} if who is None else {"agents": list(who.seating.agents)}
+            folder = {name: out if several is None else out / name for name in policies}
+            writers = {name: DatasetWriter(folder[name], plain(about | of[name])) for name in policies}
+            for name, batch in _whole(worker, episodes) if steps is None else _fragments(worker, steps):
+                writers[name].add(batch)
                 real += batch.rows
-                returns += [episode.return_ for episode in worker.episodes() if not episode.agent]
+                for episode in worker.episodes():
+                    (of_agents.setdefault(episode.agent, []) if episode.agent else returns).append(episode.return_)
         finally:
             worker.close()
-    writer.flush()
-    return Recording(out, len(writer), real, returns)
+    for writer in writers.values():
+        writer.flush()
+    return Recording(out, sum(map(len, writers.values())), real, returns, of_agents)
 
 
 def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> TrainedPolicy:
@@ -144,7 +155,7 @@ def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> Tra
         return TrainedPolicy(workers, config)
 
 
-def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[Batch]:
+def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[tuple[str, Batch]]:
     """Whole episodes, each without its padding, sampled in groups of one per environment."""
     missing = episodes or 0
     while missing:
@@ -153,27 +164,43 @@ def _whole(worker: RolloutWorker, episodes: int | None) -> Iterator[Batch]:
         missing -= count
 
 
-def _unpadded(padded: Batch) -> Iterator[Batch]:
-    """The columns of a batch, each without its padding."""
-    lengths = padded.pop("mask").sum(0)
-    yield from (padded[:length, i : i + 1] for i, length in enumerate(lengths.tolist()) if length)
+def _unpadded(sampled: Batch | MultiAgentBatch) -> Iterator[tuple[str, Batch]]:
+    """By policy the batch, or if it is padded its columns, each without its padding."""
+    of = sampled.items() if isinstance(sampled, MultiAgentBatch) else [(DEFAULT_POLICY, sampled)]
+    for name, batch in of:
+        if "mask" not in batch:
+            yield name, batch
+            continue
+        lengths = batch.pop("mask").sum(0)
+        yield from ((name, batch[:length, i : i + 1]) for i, length in enumerate(lengths.tolist()) if length)
 
 
-def _fragments(worker: RolloutWorker, steps: int) -> Iterator[Batch]:
+def _fragments(worker: RolloutWorker, steps: int) -> Iterator[tuple[str, Batch]]:
     missing = -(-steps // worker.manager.num_envs)
     while missing:
         count = min(missing, FRAGMENT_STEPS)
-        batch = worker.sample(count)
-        yield from _unpadded(batch) if "mask" in batch else [batch]
+        yield from _unpadded(worker.sample(count))
         missing -= count
 
 
-def _worker(trained: TrainedPolicy, seed: int, collect: bool, most: int) -> RolloutWorker:
-    num_envs, environments = min(most, trained.config.envs_per_worker), trained.environments
-    mode = trained.policy.collect_mode if collect else trained.policy.eval_mode
-    policy: Any = _Recorded(trained.policy, _AsSent(mode, trained.policy.action_space.dtype))
-    who = policy_map(environments, environments.look(num_envs).seating, (DEFAULT_POLICY,), None)
-    worker = Group(environments, num_envs, 0, 1, seed, policy_map=who).worker({DEFAULT_POLICY: policy})
+def _who(trained: TrainedPolicy, names: tuple[str, ...], num_envs: int) -> PolicyMap | None:
+    agents = trained.agents if len(names) > 1 else None
+    return policy_map(trained.environments, trained.environments.look(num_envs).seating, names, agents)
+
+
+def _worker(
+    trained: TrainedPolicy,
+    policies: Mapping[str, Policy],
+    who: PolicyMap | None,
+    num_envs: int,
+    seed: int,
+    collect: bool,
+) -> RolloutWorker:
+    acting: dict[str, Any] = {}
+    for name, policy in policies.items():
+        mode = policy.collect_mode if collect else policy.eval_mode
+        acting[name] = _Recorded(policy, _AsSent(mode, policy.action_space.dtype))
+    worker = Group(trained.environments, num_envs, 0, 1, seed, policy_map=who).worker(acting)
     worker.env_steps = trained.env_steps  # the point of exploration schedules
     return worker
 

@@ -182,6 +182,10 @@ class WorkerSet(GameWorkers):
         """The argument `env`."""
         return self.environments.spec
 
+    def origin(self) -> dict[str, Any]:
+        """See `BaseWorkers.origin`; of a game with the names of its agents, which the column `agent` numbers."""
+        return super().origin() | ({} if self.policy_map is None else {"agents": list(self.game_agents)})
+
     @property
     def game_agents(self) -> tuple[str, ...]:
         """The names of all agents, in the order of `possible_agents`. Raises: ConfigError: there is but one."""

@@ -15,6 +15,8 @@ from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
+    from flowrl.data import Dataset
+    from flowrl.data.datasets.minari import MinariEpisodes
     from flowrl.envs.dataset_spaces import Source
     from flowrl.rollout.offline import OfflineWorkers
 
@@ -32,10 +34,18 @@ class OfflineConfig(Configuration):
         None, "environment of evaluations; None: the one that the dataset was recorded in"
     )
     data: str = setting("data/cartpole", "dataset: a folder that `flowrl record` or `Record` wrote, or minari:ID")
+    agent: str | None = setting(None, "in a game's dataset: the agents to learn from, a name or pattern; None: all")
     epochs: int | None = at_least_one(None, "passes over the dataset; None: until the run stops")
     batch_size: int = positive(256, "rows per update")
     normalize_obs: bool = setting(False, "normalize observations to mean 0, deviation 1, by the dataset's statistics")
     report_every: int = positive(500, "updates between results")
+
+    @property
+    def source(self) -> Dataset | MinariEpisodes:
+        """The dataset, of the agents that are learned from. Raises: DatasetError, see `open_dataset`."""
+        from flowrl.data.datasets.open import open_dataset
+
+        return open_dataset(self.data, self.agent)
 
     @property
     def for_policy(self) -> dict[str, Any]:
@@ -57,9 +67,7 @@ class OfflineTrainer(Trainer):
     @classmethod
     def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> OfflineWorkers:
         """Workers that hold the learning policy, with the spaces of the dataset, and its evaluation environments."""
-        from flowrl.data.datasets.open import open_dataset
-
-        return cls._workers(config, env, policy, open_dataset(config.data))
+        return cls._workers(config, env, policy, config.source)
 
     @classmethod
     def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any], spaces: Any) -> OfflineWorkers:

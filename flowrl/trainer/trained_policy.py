@@ -24,7 +24,7 @@ from flowrl.policies.policies import Policies
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.rollout.acting import initial_states
 from flowrl.rollout.game_workers import GameWorkers
-from flowrl.rollout.policy_map import policy_map
+from flowrl.rollout.policy_map import Agents, policy_map
 
 if TYPE_CHECKING:
     from flowrl.envs import Environments
@@ -84,6 +84,11 @@ class TrainedPolicy:
         return TrainedPolicy(
             self._workers.of(policy), self.config, env_steps=self.env_steps, source=self.source, allow=self._allow
         )
+
+    @property
+    def agents(self) -> Agents | None:
+        """Which of several policies plays which agent; None of one policy."""
+        return self._workers.agents
 
     @property
     def players(self) -> Policy | dict[str, Policy]:

@@ -11,6 +11,13 @@ ADDERS = "tests/operators/test_game_fragments.py::"
 
 FAULTS = [
     Fault(
+        "M4",
+        "flowrl/data/datasets/dataset.py",
+        "                real &= np.isin(column[:count], self._numbers)\n",
+        "                real &= np.isin(column[:count], [0])\n",
+        "tests/data/datasets/test_game_datasets.py::test_a_recording_names_the_agents_and_is_read_of_some_alone",
+    ),
+    Fault(
         "M5",
         "flowrl/data/replay/seat_runs.py",
         "        goes_on = ~ended & ~newest\n",

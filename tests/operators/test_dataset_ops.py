@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl import Plan, from_items
-from flowrl.data import Batch, Dataset, DatasetWriter, MultiAgentBatch, ReplayBuffer
+from flowrl.data import Batch, Dataset, DatasetWriter, ReplayBuffer
 from flowrl.errors import DatasetError, PlanError, SchemaError
 from flowrl.inspect.strict import strict
 from flowrl.operators import FromDataset, NStep, ParallelRollouts, Record, StoreToReplay, TrainOneStep
@@ -104,8 +104,6 @@ def test_batches_that_went_missing_are_not_passed_over(path: Path) -> None:
 def test_what_cannot_be_recorded_is_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"Record stores batches, got a dict"):
         list(from_items([{"reward": np.ones(2)}]).for_each(Record(tmp_path / "other")))
-    with pytest.raises(SchemaError, match=r"record one policy: \.for_each\(lambda both"):
-        list(from_items([MultiAgentBatch({}, 0)]).for_each(Record(tmp_path / "other")))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(PlanError, match=r"Record .*file is there and is no dataset"):
         from_items(fragments()).for_each(Record(tmp_path / "file")).check()

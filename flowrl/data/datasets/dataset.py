@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.datasets.layout import Layout, as_bytes
 from flowrl.data.types import Array
 from flowrl.engine.schema import Schema
-from flowrl.errors import CheckpointError, DatasetError
+from flowrl.errors import CheckpointError, DatasetError, did_you_mean
 from flowrl.saved import MOST, Saved, shown
 from flowrl.storage.files import MANIFEST, opened, read_manifest
 
@@ -47,7 +48,11 @@ class Dataset:
     Returned batches are memory-mapped and read-only; tensor columns become arrays. `refresh()` shows batches recorded
     since it was opened.
 
-    Raises: DatasetError, naming the file, if it is not a dataset, damaged, or of a newer format.
+    Args:
+        path: The folder.
+        agents: Of a game: `real_rows` are those of these agents alone, by name or pattern (`prey_*`).
+
+    Raises: DatasetError, naming the file, if it is not a dataset, damaged, of a newer format, or has no such agents.
 
     >>> import tempfile
     >>> from flowrl.data import DatasetWriter
@@ -62,11 +67,12 @@ class Dataset:
     array([2., 0.])
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, agents: str | None = None) -> None:
+        self.path, self._agents = Path(path), agents
         self.about: dict[str, Any]
         self.layout: Layout
         self.about, self.layout, batches = _described(self.path)
+        self._numbers = None if agents is None else _numbers_of(self, agents)
         self.refresh()
         if len(self) < batches:
             raise DatasetError(
@@ -74,8 +80,8 @@ class Dataset:
                 f"were lost; restore {INDEX} from a copy"
             )
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[Path]]:
-        return type(self), (self.path,)
+    def __reduce__(self) -> tuple[type[Dataset], tuple[Path, str | None]]:
+        return type(self), (self.path, self._agents)
 
     def __repr__(self) -> str:
         path = str(self.path)
@@ -129,12 +135,18 @@ class Dataset:
         return taken
 
     def real_rows(self, batches: int | None = None) -> Array:
-        """Indices of the rows of the first `batches` batches, or of all, without padding (`mask` 0, N6)."""
+        """Indices of the rows of the first `batches` batches, or of all, without padding (`mask` 0, N6).
+
+        If the dataset was opened for some agents, those of others are left out too.
+        """
         count = self.rows if batches is None else self.entries[batches - 1].stop if batches else 0
+        real = np.ones(count, np.bool_)
         for column, stored in zip(self.columns, self.layout.columns):
             if stored.name == "mask" and not stored.shape:
-                return np.flatnonzero(column[:count])
-        return np.arange(count)
+                real &= column[:count] != 0
+            elif stored.name == "agent" and self._numbers is not None:
+                real &= np.isin(column[:count], self._numbers)
+        return np.flatnonzero(real)
 
     def first(self, batches: int) -> Dataset:
         """The view of the first `batches` batches; self, since the number of batches does not change its rows."""
@@ -181,9 +193,24 @@ def digest(shape: tuple[int, ...], arrays: Sequence[Array]) -> str:
     return found.hexdigest()
 
 
+def _numbers_of(data: Dataset, pattern: str) -> list[int]:
+    """The numbers of the agents whose names fit. Raises DatasetError."""
+    names = data.about.get("agents")
+    if not isinstance(names, list) or all(stored.name != "agent" for stored in data.layout.columns):
+        raise DatasetError(f"{data.path} names no agents, so that none can be chosen: leave {pattern!r} out")
+    found = [number for number, name in enumerate(names) if fnmatchcase(str(name), pattern)]
+    if not found:
+        raise DatasetError(f"{data.path}: no agent {pattern!r}: {did_you_mean(pattern, map(str, names))}")
+    return found
+
+
 def _described(path: Path) -> tuple[dict[str, Any], Layout, int]:
     """What a manifest says of a dataset: about it, the layout, the least number of batches. Raises DatasetError."""
     if not (path / MANIFEST).exists():
+        if parts := sorted(each.parent.name for each in path.glob(f"*/{MANIFEST}")):
+            raise DatasetError(
+                f"{path} has a dataset for each of the policies {', '.join(parts)}: give one, {path / parts[0]}"
+            )
         what = "has no " + MANIFEST if path.is_dir() else "is a file" if path.exists() else "is not there"
         raise DatasetError(f"{path} {what}: a dataset is a folder that Record or `flowrl record` wrote")
     found = read_manifest(path, "dataset", FORMAT_VERSION, DatasetError)

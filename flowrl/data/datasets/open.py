@@ -11,6 +11,7 @@ from flowrl.data.datasets.dataset import Dataset
 from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.datasets.returns_view import ReturnsView
 from flowrl.data.types import Array
+from flowrl.errors import DatasetError
 
 #: Objects with the interface of a dataset.
 Rows: TypeAlias = Dataset | MinariEpisodes | ReturnsView
@@ -22,16 +23,20 @@ ROWS = 16_384
 MINARI = "minari:"
 
 
-def open_dataset(source: str | Path | Dataset | MinariEpisodes) -> Dataset | MinariEpisodes:
+def open_dataset(source: str | Path | Dataset | MinariEpisodes, agents: str | None = None) -> Dataset | MinariEpisodes:
     """Open the dataset in a folder, or the Minari dataset "minari:ID"; an open dataset is returned unchanged.
 
-    Raises: DatasetError if it is missing or damaged.
+    `agents`: see `Dataset`.
+
+    Raises: DatasetError if it is missing or damaged, or has no such agents.
     """
     if isinstance(source, Dataset | MinariEpisodes):
         return source
     if isinstance(source, str) and source.startswith(MINARI):
+        if agents is not None:
+            raise DatasetError(f"{source} has no agents, so that none can be chosen: leave {agents!r} out")
         return MinariEpisodes(source.removeprefix(MINARI))
-    return Dataset(source)
+    return Dataset(source, agents)
 
 
 def parts_of(data: Dataset | MinariEpisodes, names: Sequence[str], rows: int = ROWS) -> Iterator[tuple[Array, Batch]]:
