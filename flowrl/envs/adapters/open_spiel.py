@@ -64,12 +64,12 @@ class OpenSpielGame(Game):
         kind = game.get_type()
         if problem := _problem(kind):
             raise ConfigError(f"{game} {problem}")
-        of = "information_state" if kind.provides_information_state_tensor else "observation"
-        self._tensor_of = f"{of}_tensor"
+        self._informed = kind.provides_information_state_tensor
         try:
-            self._shape = tuple(getattr(game, f"{of}_tensor_shape")())
+            shape = game.information_state_tensor_shape() if self._informed else game.observation_tensor_shape()
         except RuntimeError as error:  # it says that it has one, and has none
-            raise ConfigError(f"{game} has no {self._tensor_of}: {error}") from error
+            raise ConfigError(f"{game} has no tensor to observe, though it says so: {error}") from error
+        self._shape = tuple(shape)
         self._choices = game.num_distinct_actions()
         self.possible_agents = tuple(f"player_{player}" for player in range(game.num_players()))
         action_space = spaces.Discrete(self._choices)
@@ -130,7 +130,8 @@ class OpenSpielGame(Game):
         return {"obs": self._tensor(state, player), ACTION_MASK: mask}
 
     def _tensor(self, state: Any, player: int) -> Any:
-        return np.array(getattr(state, self._tensor_of)(player), np.float32).reshape(self._shape)
+        tensor = state.information_state_tensor(player) if self._informed else state.observation_tensor(player)
+        return np.array(tensor, np.float32).reshape(self._shape)
 
     def _let_chance_act(self) -> None:
         while self._state.is_chance_node():

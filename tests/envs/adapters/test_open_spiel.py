@@ -198,7 +198,7 @@ def test_parameters_are_in_the_name_in_arguments_or_in_both() -> None:
         ("mfg_garnet", {}, "is a mean-field game"),
         ("tarok", {}, r"draws chance by itself .* \(D1\)"),
         ("coin_game", {}, "has neither information_state_tensor nor observation_tensor"),
-        ("crossword", {}, "has no observation_tensor: .*unimplemented"),
+        ("crossword", {}, "has no tensor to observe, though it says so: .*unimplemented"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_any_work(name: str, args: Any, message: str) -> None:
