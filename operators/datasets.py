@@ -25,7 +25,6 @@ from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operators.normalize import DatasetStatistics, normalizes
 from flowrl.policies.protocols import check_alone
-from flowrl.storage.files import MANIFEST
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
@@ -71,8 +70,7 @@ class Record:
 
     def schema(self, given: Schema) -> Schema:
         try:
-            if not any(Path(self.path).glob(f"*/{MANIFEST}")):  # those of several policies
-                check_place(Path(self.path))
+            check_place(Path(self.path), several=True)
         except DatasetError as error:
             raise SchemaError(str(error)) from error
         return given

@@ -200,9 +200,11 @@ class DatasetWriter:
             yield
 
 
-def check_place(path: Path) -> None:
-    """Raise a DatasetError if the path holds something other than a dataset."""
+def check_place(path: Path, *, several: bool = False) -> None:
+    """Raise a DatasetError if the path holds something other than a dataset, or `several`, in a folder each."""
     empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if several and any(path.glob(f"*/{MANIFEST}")):
+        return
     if not empty and not (path / MANIFEST).is_file():
         raise DatasetError(f"{path} is there and is no dataset; choose another place")
 
