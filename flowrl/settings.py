@@ -77,9 +77,9 @@ def fraction(default: float, meaning: str = "", **how: Any) -> Any:
     return setting(default, meaning, range="0 .. 1", validator=within, **how)
 
 
-def proper_fraction(default: float, meaning: str = "") -> Any:
-    """A setting whose value lies strictly between 0 and 1."""
-    within = validators.and_(validators.gt(0), validators.lt(1))
+def proper_fraction(default: float | None, meaning: str = "") -> Any:
+    """A setting whose value lies strictly between 0 and 1, or None where its annotation allows that."""
+    within = validators.optional(validators.and_(validators.gt(0), validators.lt(1)))
     return setting(default, meaning, range="> 0, < 1", validator=within)
 
 

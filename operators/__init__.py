@@ -16,6 +16,7 @@ from flowrl.operators.debug import debug_print
 from flowrl.operators.demonstrations import FillColumn, InitialState, KeepOneStep, MixInDemonstrations
 from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
+from flowrl.operators.league import AddSnapshot, RecordGames
 from flowrl.operators.metrics import Report, StandardMetricsReporting
 from flowrl.operators.normalize import DatasetStatistics, GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
@@ -37,6 +38,7 @@ from flowrl.operators.unrolls import Episodes, Unroll
 
 __all__ = [
     "GAE",
+    "AddSnapshot",
     "ApplyGradients",
     "AsyncGradients",
     "AverageGradients",
@@ -71,6 +73,7 @@ __all__ = [
     "ParallelRollouts",
     "PolicyActions",
     "Record",
+    "RecordGames",
     "Replay",
     "Report",
     "ScaleRewards",

@@ -43,9 +43,10 @@ def _play(
     from flowrl.rollout import evaluate
 
     seed, watch = SeedTree(seed).integer(f"evaluation/{purpose}"), context.watch
-    options = {"num_envs": workers.num_eval_envs, "agents": workers.agents} | options  # wherever the groups run
+    playing, agents = workers.evaluated(policy)
+    options = {"num_envs": workers.num_eval_envs, "agents": agents} | options  # wherever the groups run
     with watch.evaluating():
-        played = evaluate(policy, workers.evaluation_env, seed=seed, **options)
+        played = evaluate(playing, workers.evaluation_env, seed=seed, **options)
     share = watch.evaluation / watch.seconds
     if share > LARGE_SHARE and watch.evaluation > FEW_SECONDS and not watch.warned:
         watch.warned = True
@@ -58,7 +59,7 @@ def _play(
 
 
 def _of_agents(played: Sequence[Episode]) -> Result:
-    """In a game, the entries of a result for each agent."""
+    """In a game, the entries of a result for each agent, and for each policy where these change sides."""
     from flowrl.rollout import scores
 
     found = {}

@@ -7,7 +7,7 @@ A plan's `Config` lists them among its bases, and a `Trainer` applies the option
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -420,3 +420,27 @@ class Learners(Option):
                 "TrainOneStep", lambda batches: batches.call(learners, "train", in_flight=self.learn_in_flight)
             ).remove("TrainOneStep")
         return plan
+
+
+# -- games
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class PoolSettings(Settings):
+    """Opponents that are past selves."""
+
+    self_play: float = fraction(0.5, "share of matches that the learner plays against itself")
+    match_making: Literal["uniform", "latest", "pfsp_squared", "pfsp_variance"] = setting(
+        "pfsp_squared", "how past selves are drawn, by the share of games that the learner wins against each"
+    )
+    opponents: tuple[str, ...] = setting(
+        (), "further members: runs, policy files, and random, one_ply or perfect, see Games"
+    )
+    eval_opponent: str | None = setting(
+        "random", "whom evaluations meet, from either side in turn: as in opponents; None: the learner plays itself"
+    )
+    pool_size: int = positive(8, "past selves in the pool; the oldest leaves when another one joins")
+    snapshot_every: int = positive(20_000, "env steps after which a copy of the learner joins the pool")
+    snapshot_win_rate: float | None = proper_fraction(
+        None, "share of games won against each past self with which a copy joins before that; None: never"
+    )

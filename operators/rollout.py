@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowrl")
 
+#: The record of how games of a league ended, which `RecordGames` takes.
+GAMES = "games"
+
 
 @operator
 class Rollouts:
@@ -28,7 +31,7 @@ class Rollouts:
 
     Counts: env_steps, episodes; env_faults, and cut_episodes, the episodes that faults cut short, which enter no
         statistics. The log warns of each fault, for the first one with its traceback.
-    Records: episode_return and episode_length of every finished episode.
+    Records: episode_return and episode_length of every finished episode; in a league, games: see `RecordGames`.
     """
 
     endless: ClassVar[bool] = True
@@ -58,6 +61,8 @@ class Rollouts:
         episodes = worker.episodes()
         if finished := sum(not episode.agent for episode in episodes):
             self.context.count("episodes", finished)
+        for game in worker.games():
+            self.context.record(GAMES, (game.players, game.returns))
         for episode in episodes:
             whose = f"/{episode.agent}" if episode.agent else ""
             self.context.record(f"episode_return{whose}", episode.return_)

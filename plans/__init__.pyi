@@ -36,6 +36,7 @@ from flowrl.plans import rnd_dqn as _rnd_dqn
 from flowrl.plans import rnd_ppo as _rnd_ppo
 from flowrl.plans import sac as _sac
 from flowrl.plans import sacfd as _sacfd
+from flowrl.plans import self_play as _self_play
 from flowrl.plans import sqil as _sqil
 from flowrl.plans import td3 as _td3
 from flowrl.plans import two_trainers as _two_trainers
@@ -1527,6 +1528,54 @@ class SQIL(_sqil.SQIL):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_SQIL],
+    ) -> None: ...
+
+class _SelfPlay(_Settings, total=False):
+    clip: float | str | list[list[float]]
+    clip_end: float | None
+    critic_obs: Sequence[str] | None
+    entropy_coef: float | str | list[list[float]]
+    entropy_coef_end: float | None
+    eval_opponent: str | None
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    lam: float
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    log_std: float
+    match_making: Literal["uniform", "latest", "pfsp_squared", "pfsp_variance"]
+    minibatch_size: int
+    num_sgd_iter: int
+    opponents: Sequence[str]
+    pool_size: int
+    privileged: Sequence[str]
+    report_every: int
+    schedule_steps: int | None
+    self_play: float
+    snapshot_every: int
+    snapshot_win_rate: float | None
+    squash: bool
+    standardize: bool
+    target_kl: float | None
+    train_batch_size: int
+    value_clip: float | None
+    value_coef: float
+
+class SelfPlay(_self_play.SelfPlay):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_SelfPlay],
     ) -> None: ...
 
 class _TD3(_Settings, total=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from flowrl.cli.curves import RunRecord, find_runs, grouped, is_run
+from flowrl.cli.plot import check_plot, plot_payoffs
 from flowrl.cli.seeds import middle, middle_text
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs import Environments
@@ -19,6 +19,7 @@ from flowrl.rollout import NashConv, Payoffs, Scores, payoffs
 from flowrl.rollout import nash_conv as judge
 from flowrl.rollout.evaluation import MAX_STEPS
 from flowrl.trainer.loading import load
+from flowrl.trainer.players import scripted
 from flowrl.trainer.trust import Trust
 
 
@@ -160,14 +161,6 @@ def _middles(group: Sequence[Evaluation]) -> dict[str, Any]:
     return {name: middle([each.get(name) for each in scores]) for name in _WORDS}
 
 
-#: Players without a run, by name.
-SCRIPTED = {
-    "random": "flowrl.policies.scripted:RandomPolicy",
-    "one_ply": "flowrl.policies.line_players:OnePly",
-    "perfect": "flowrl.policies.line_players:Perfect",
-}
-
-
 @attrs.frozen
 class Tournament:
     """The pay-offs of players in a game."""
@@ -214,6 +207,7 @@ def play_each_other(
     last: bool = False,
     video: Path | None = None,
     nash_conv: bool = False,
+    plot: Path | None = None,
     trusted: Trust = False,
 ) -> Tournament:
     """Let saved policies and the players of `SCRIPTED` play a game of two agents against each other.
@@ -221,6 +215,7 @@ def play_each_other(
     Args:
         players: Runs, checkpoints and policy files, and names of `SCRIPTED`.
         episodes: Games of each ordered pair. The others: see `evaluate_run`.
+        plot: A .png or .svg file for a picture of the table.
 
     Raises: ConfigError, CheckpointError: see `flowrl.load` and `flowrl.rollout.payoffs`.
     """
@@ -232,16 +227,19 @@ def play_each_other(
         raise ConfigError("--nash-conv judges each run alone: give runs, without --env GAME if there are several")
     if twice := [name for at, name in enumerate(players) if name in players[:at]]:
         raise ConfigError(f"{twice[0]} is given twice: every player plays itself anyway")
+    if plot is not None:
+        check_plot(plot)
     found: dict[str, Any] = {}
     for name in players:
-        if name in SCRIPTED and not Path(name).exists():
-            found[name] = pkgutil.resolve_name(SCRIPTED[name])
-        else:
+        found[name] = scripted(name)
+        if found[name] is None:
             found[name] = load(name, last=last, env=env, env_args=env_args, trusted=trusted).players
     start = SeedTree(seed).integer("evaluation/command")
     cut = max_steps or MAX_STEPS
     with torch_threads(1):
         table = payoffs(found, env, env_args=env_args, episodes=episodes, seed=start, max_steps=cut)
+    if plot is not None:
+        plot_payoffs(table, env, plot)
     return Tournament(env, seed, table)
 
 
@@ -251,9 +249,10 @@ def evaluate_given(names: Sequence[str], **options: Any) -> Evaluation | Compari
     See `evaluate_run`, `evaluate_runs` and `play_each_other`.
     """
     env = options.get("env")
-    scripted = any(name in SCRIPTED and not Path(name).exists() for name in names)
-    if scripted or (len(names) > 1 and env is not None and _is_game(env, options["env_args"])):
+    if any(map(scripted, names)) or (len(names) > 1 and env is not None and _is_game(env, options["env_args"])):
         return play_each_other(names, **options)
+    if options.pop("plot", None) is not None:
+        raise ConfigError(f"{', '.join(names)}: --plot draws a table of several players of a game, --env GAME")
     paths = [Path(name) for name in names]
     several = len(paths) > 1 or (not is_run(paths[0]) and any(paths[0].rglob("metrics.jsonl")))
     return evaluate_runs(paths, **options) if several else evaluate_run(paths[0], **options)

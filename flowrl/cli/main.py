@@ -415,9 +415,16 @@ def explain(plan: str, **options: Any) -> None:
 @click.option("--max-steps", type=Count(), metavar="N", help="Cut episodes after N steps; by default as in the run.")
 @click.option("--video", type=FOLDER, metavar="DIR", help="Record three episodes, as .mp4 files.")
 @click.option("--nash-conv", is_flag=True, help="Tell how far from an equilibrium it is, in a game of OpenSpiel.")
+@click.option("--plot", type=FILE, metavar="FILE", help="A .png or .svg: draw the table of players of a game.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(
-    runs: tuple[str, ...], env_args: tuple[str, ...], video: str | None, as_json: bool, trust: bool, **options: Any
+    runs: tuple[str, ...],
+    env_args: tuple[str, ...],
+    video: str | None,
+    plot: str | None,
+    as_json: bool,
+    trust: bool,
+    **options: Any,
 ) -> None:
     """Play the saved policy of RUN, a run directory, checkpoint or policy file, or zoo:NAME of the zoo.
 
@@ -434,7 +441,7 @@ def evaluate(
     from flowrl.storage.files import json_text
 
     options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
-    options["trusted"] = _trusted(trust)
+    options |= {"trusted": _trusted(trust), "plot": None if plot is None else Path(plot)}
     evaluation = evaluate_given(runs, **options)
     for words in evaluation.left_out:
         _show(f"left out: {words}", err=True)

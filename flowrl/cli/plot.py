@@ -1,4 +1,4 @@
-"""`flowrl plot`: learning curves as a picture."""
+"""Pictures: learning curves, of `flowrl plot`, and the pay-off table of `flowrl evaluate --plot`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flowrl.cli.curves import Curve, RunRecord, curves, find_runs
 from flowrl.cli.statistics import CONFIDENCE
 from flowrl.errors import ConfigError
@@ -14,6 +16,8 @@ from flowrl.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from flowrl.rollout import Payoffs
 
 #: Axis labels, with units; other keys are their own labels.
 AXES = {
@@ -45,11 +49,8 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
         ConfigError: matplotlib is missing, another suffix, no such run, an unknown key, a run listed in `paths`
             without anything to show, or a file that cannot be written.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plotting needs a package: pip install matplotlib")
     files = [paths[0] / f"curve{suffix}" for suffix in SUFFIXES] if out is None else [out]
-    if files[0].suffix not in SUFFIXES:
-        raise ConfigError(f"{out}: expected a file that ends with {' or '.join(SUFFIXES)}")
+    check_plot(files[0])
     runs, left_out = [], []
     for path in find_runs(paths):
         try:
@@ -63,11 +64,48 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
     shown = [run for run in runs if run.path in paths or run.numbers(x, y).size]
     figure = draw(curves(shown or runs, x, y), x, y)
     for file in files:
-        try:
-            _save(figure, file)
-        except OSError as error:
-            raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
+        _save(figure, file)
     return files, [*left_out, *(f"{run.path} has nothing to show yet" for run in runs if run not in shown)]
+
+
+def check_plot(file: Path) -> None:
+    """Raises: ConfigError: matplotlib is missing, or the file has another suffix."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plotting needs a package: pip install matplotlib")
+    if file.suffix not in SUFFIXES:
+        raise ConfigError(f"{file}: expected a file that ends with {' or '.join(SUFFIXES)}")
+
+
+def plot_payoffs(table: Payoffs, title: str, out: Path) -> None:
+    """Draw a pay-off table: for each player and other the mean return, and half of its interval.
+
+    Raises: ConfigError: see `check_plot`; or the file cannot be written.
+    """
+    check_plot(out)
+    _save(draw_payoffs(table, title), out)
+
+
+def draw_payoffs(table: Payoffs, title: str) -> Figure:
+    """A pay-off table in one figure: the rows gain from the columns, blue is more than 0 and red less."""
+    from matplotlib.figure import Figure
+
+    ranked = table.ranked
+    cells = np.array([[table.mean(player, other) for other in ranked] for player in ranked])
+    size = 2.5 + 1.2 * len(ranked)
+    figure = Figure(figsize=(size + 1.0, size), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    most = max(float(np.abs(cells[..., 0]).max()), 1e-9)
+    image = axes.imshow(cells[..., 0], cmap="RdBu", vmin=-most, vmax=most)
+    for (row, column), mean in np.ndenumerate(cells[..., 0]):
+        colour = "white" if abs(mean) > 0.6 * most else "black"
+        text = f"{mean:,.3f}\n± {cells[row, column, 1]:.3f}"
+        axes.text(column, row, text, ha="center", va="center", color=colour, gid=f"payoff-{row}-{column}")
+    axes.set_xticks(range(len(ranked)), ranked, rotation=30, ha="right")
+    axes.set_yticks(range(len(ranked)), ranked)
+    axes.set(xlabel="against", title=title)
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, label=f"mean return, ± half of the {100 * CONFIDENCE:g} % interval", shrink=0.8)
+    return figure
 
 
 def draw(curves: Sequence[Curve], x: str, y: str) -> Figure:
@@ -107,13 +145,16 @@ def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
 
 
 def _save(figure: Figure, file: Path) -> None:
-    """Write the picture; without a date, so that equal runs give equal files."""
+    """Write the picture; without a date, so that equal runs give equal files. Raises: ConfigError: it cannot be."""
     import matplotlib
 
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Text stays text in an SVG: it can be read and searched.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flowrl"}):
-        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Text stays text in an SVG: it can be read and searched.
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flowrl"}):
+            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def _thousands(value: float, _position: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
 
@@ -21,6 +21,9 @@ from flowrl.policies.weights import save_weights
 from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.policy_map import Agents, policy_map
 from flowrl.schedules import end_schedules
+
+if TYPE_CHECKING:
+    from flowrl.rollout.league import League
 
 Space = gymnasium.Space[Any]
 Spaces = tuple[Space, Space]
@@ -44,12 +47,14 @@ class BaseWorkers:
         clock: The counter of a run that results, evaluations and schedules follow.
         environments, num_eval_envs, address, worker_timeout: The arguments.
         agents: Which of several policies plays which agent; None: there is one policy.
+        league: Who meets whom in a game for two, past selves included; None: nobody.
         described: What a file of the policy says beside the spaces: how to make the policy, as JSON.
     """
 
     clock: ClassVar[str] = "env_steps"
     described: Mapping[str, Any] = {}
     agents: Agents | None = None
+    league: League | None = None
 
     def __init__(
         self,
@@ -148,6 +153,10 @@ class BaseWorkers:
     def save_policy(self, path: Path) -> None:
         """Write the policy to a file from which `flowrl.load` makes it again, without an environment."""
         save_weights(self.policy, path, self.about_policy())
+
+    def evaluated(self, policy: Any) -> tuple[Any, Agents | None]:
+        """What an evaluation of a policy, or of policies by name, plays, and which of several plays which agent."""
+        return policy, self.agents
 
     def check_evaluation(self, learned_in: object) -> None:
         """Raise ConfigError if the evaluation environments' spaces differ from those that the policy learned in."""

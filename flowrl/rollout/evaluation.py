@@ -13,7 +13,7 @@ import numpy as np
 
 from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.envs import Environments, Episode, Manager, StepResult
-from flowrl.envs.managers.games import GameManager, is_of_games
+from flowrl.envs.managers.games import GameManager, MatchResult, is_of_games
 from flowrl.errors import ConfigError, NotFinite
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
@@ -130,8 +130,18 @@ class _InGames:
         stepped = self._players.step(wait=None if self._games.games.ready is None else wait)
         self._players.assign()
         self._episodes += self._games.finished
+        self._episodes += self._of_policies(self._games.finished, self._games.drain_results())
         self._games.finished = []
         return None, stepped
+
+    def _of_policies(self, finished: Sequence[Episode], results: Sequence[MatchResult]) -> list[Episode]:
+        """The agents' episodes once more as those of the policies, where these differ from match to match."""
+        assert self._policy_map is not None
+        agents = self._policy_map.seating.agents
+        who = {(each.env_id, each.episode_id): dict(zip(agents, each.players)) for each in results}
+        if not who or set(self._policy_map.policies) & set(agents):
+            return []
+        return [attrs.evolve(each, agent=who[each.env_id, each.episode_id][each.agent]) for each in finished]
 
 
 def _fewest(make: Callable[[int], Manager], needed: int, num_envs: int) -> Manager:

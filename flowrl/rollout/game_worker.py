@@ -42,11 +42,12 @@ class GameWorker(RolloutWorker):
         self, games: GameManager, policies: Mapping[str, Policy], policy_map: PolicyMap, *, seed: int, index: int = 0
     ) -> None:
         self._games, self._shared, self._named = games, policy_map.shared, dict(policies)
+        self._learner = policy_map.learners[0]
         env_seed, noise_seed = split_seed(seed)
         games.launch(env_seed)
         self._begin(games.games, index)
-        self._players = Players(games, policies, policy_map, self._mode_of, noise_seed)
-        self._fragments = {name: Fragment(player.seats.num_envs) for name, player in self._players.of.items()}
+        self._players = Players(games, policies, policy_map, self._mode_of, noise_seed, index)
+        self._fragments = {name: Fragment(self._players.of[name].seats.num_envs) for name in policy_map.learners}
         self._steps = 0  # of games, in the newest sample
 
     def __repr__(self) -> str:
@@ -59,7 +60,7 @@ class GameWorker(RolloutWorker):
             raise FlowError(
                 f"{self!r} has several policies: ask for policies[{next(iter(self._named))!r}], for example"
             )
-        return next(iter(self._named.values()))
+        return self._named[self._learner]
 
     @property
     def policies(self) -> Mapping[str, Policy]:
@@ -99,6 +100,10 @@ class GameWorker(RolloutWorker):
         """The episodes that ended since the last call, of games and of their agents."""
         return self._games.drain()
 
+    def games(self) -> list[Any]:
+        """See `RolloutWorker.games`."""
+        return self._games.drain_results()
+
     def reset_env(self, seed: int | None = None) -> None:
         """Cut the running games and begin new ones; a `seed` starts new streams of seeds."""
         self._games.reset(seed)
@@ -109,7 +114,7 @@ class GameWorker(RolloutWorker):
     def reset_policy(self, policy: Policy, name: str | None = None) -> None:
         """Let another policy of this name act from now on; without a name, the only one."""
         if name is None and self._shared:
-            name = next(iter(self._named))
+            name = self._learner
         if name is None or name not in self._named:
             raise FlowError(f"{self!r}: reset_policy needs the name of one of its policies, got {name!r}")
         self._named[name] = self._players.of[name].policy = policy
@@ -120,6 +125,7 @@ class GameWorker(RolloutWorker):
             "manager": self._games.state_dict(),
             "fragments": {name: fragment.state_dict() for name, fragment in self._fragments.items()},
             "actors": self._players.state_dict(),
+            "matches": [self._players.matches[game] for game in sorted(self._players.matches)],
             "env_steps": self.env_steps,
             **self._learned(),
         }
@@ -127,14 +133,15 @@ class GameWorker(RolloutWorker):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = Saved(state, "the saved worker")
         fragments, actors, env_steps = saved.get("fragments", dict), saved.get("actors", dict), saved.count("env_steps")
-        if not fragments.keys() == actors.keys() == self._fragments.keys():
-            saved.refuse("fragments", f"the policies {', '.join(self._fragments)}")
+        matches = saved.get("matches", list[list[tuple[str, str]]], otherwise=[])
+        if fragments.keys() != self._fragments.keys() or actors.keys() != self._named.keys():
+            saved.refuse("fragments", f"the policies {', '.join(self._fragments)}, which play with {self!r}")
         for name, fragment in self._fragments.items():
             fragment.load_state_dict(fragments[name])
         self._players.load_state_dict(actors)
         self._games.load_state_dict(saved.get("manager", dict))
         self.env_steps = env_steps
-        self._players.assign_all()
+        self._players.assign_all(matches)
         if "policy" in state:
             self.policy.load_state_dict(state["policy"])
 
@@ -153,14 +160,15 @@ class GameWorker(RolloutWorker):
         moved: Array = np.ones(self.manager.num_envs, np.bool_) if stepped.acted is None else stepped.acted
         if wait is not None and not count_all:
             moved = moved & ~wait
-        for name, player in self._players.of.items():
+        for name, fragment in self._fragments.items():
+            player = self._players.of[name]
             row, result = player.actor.sent, player.seats.result(stepped)
             answered: Any = result.acted & moved[player.seats.env_id]
             if answered.any():
                 row["next_obs"], row["reward"], row["terminated"], row["truncated"], _ = result
                 if "value" not in row:
                     row.pop("next_state", None)
-                self._fragments[name].write(row, answered)
+                fragment.write(row, answered)
         self._players.assign()
         self._steps += int(moved.sum())
         self.env_steps += int(moved.sum())
@@ -215,6 +223,7 @@ class GameWorker(RolloutWorker):
         self.reset_env()
         self.manager.cut_episodes = cut  # those beyond the shares were never experience
         self._games.finished = [*before, *counted]
+        self._games.results = [each for each in self._games.results if (each.env_id, each.episode_id) in played]
         return batches
 
 

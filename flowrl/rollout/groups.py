@@ -24,6 +24,8 @@ from flowrl.rollout.worker import RolloutWorker
 EPISODES_OF_A_LIFE = 1 << 32
 #: Time limit for the first reset of all environments, in seconds.
 BEGIN_SECONDS = 300.0
+#: Stands for a policy's name where the odds of matches travel as weights do.
+MATCHES = "/matches"
 
 
 @attrs.frozen
@@ -192,13 +194,20 @@ class GroupRunner:
         if is_pull(method):  # not for a request for the state, which must change nothing
             worker.observe_env_steps(env_steps)
         for (name, version), new in zip(newest, weights):
-            policy = worker.policies[name]
+            policy: Any = self._matches if name == MATCHES else worker.policies[name]
             policy.load_weights(new)
             policy.version = version
         if method == "open_plan":
             key, part, *others = args
             args = key, unpacked(part), *others
         return methodcaller(method, *args)(worker)
+
+    @property
+    def _matches(self) -> Any:
+        """What draws the matches of all groups."""
+        policy_map = self._groups[0].policy_map
+        assert policy_map is not None, "a league plays games"
+        return policy_map.agents
 
     def close(self) -> None:
         """Close the environments."""

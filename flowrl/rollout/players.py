@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -24,6 +24,7 @@ class Player:
     policy: Policy
     seats: Seats
     actor: Actor
+    plays: bool = True  #: whether it plays any seat at present
 
     def send(self, env_steps: int, wait: Array | None) -> None:
         """Act in the seats whose turn it is; `wait`: mask `[games]` of those that get no action yet."""
@@ -44,8 +45,9 @@ class Players:
         policy_map: Which of them plays which agent.
         mode_of: The mode of a policy that acts.
         seed: Seed of the noise.
+        group: Number of the group of games.
 
-    State: that of each policy's `Actor`.
+    State: that of each policy's `Actor`; in `matches`, who plays the running games (L2).
     """
 
     def __init__(
@@ -55,14 +57,17 @@ class Players:
         policy_map: PolicyMap,
         mode_of: Callable[[Policy], Any],
         seed: int,
+        group: int = 0,
     ) -> None:
-        self.games, self.policy_map = games, policy_map
+        self.games, self.policy_map, self._group = games, policy_map, group
         self.of: dict[str, Player] = {}
+        #: Of each running game, the policy and the name of the player of each agent; empty: the same in every match.
+        self.matches: dict[int, list[tuple[str, str]]] = {}
         tree = SeedTree(seed)
         for name, policy in policies.items():
             seats = Seats(games, policy_map.agents_of(name))
             streams = seats.env_id * len(games.seating.agents) + seats.agent
-            own = seed if policy_map.shared else tree.integer(f"policy/{name}")
+            own = seed if len(policies) == 1 else tree.integer(f"policy/{name}")
             self.of[name] = Player(policy, seats, Actor(seats, mode_of(policy), own, streams.tolist()))
         self.assign()
 
@@ -72,23 +77,33 @@ class Players:
         Who plays a game that begins is fixed by `assign`, to be called when the answers have been taken.
         """
         for player in self.of.values():
-            player.send(env_steps, wait)
+            if player.plays:
+                player.send(env_steps, wait)
         return self.games.step(wait)
 
     def assign(self) -> None:
         """Fix who plays in the games that have begun."""
         for game in self.games.began:
-            found = self.policy_map.players(Match(game, int(self.games.games.episode_id[game])))
+            found = self.policy_map.players(Match(game, int(self.games.games.episode_id[game]), self._group))
             if found is None:
                 break
-            for number, player in enumerate(self.of.values()):
-                player.seats.leave_to_others(game, found != number)
+            self._seat(game, found)
         self.games.began.clear()
 
-    def assign_all(self) -> None:
-        """Fix who plays anew in all games, after a state was loaded."""
-        self.games.began = list(range(self.games.num_envs))
+    def assign_all(self, matches: Sequence[Sequence[tuple[str, str]]] | None = None) -> None:
+        """Fix who plays in all games, after a state was loaded: as in `matches`, but anew in those that begin anew."""
+        began = self.games.began if matches else range(self.games.num_envs)
+        for game, playing in enumerate(matches or ()):
+            self._seat(game, playing)
+        self.games.began = list(began)
         self.assign()
+
+    def _seat(self, game: int, playing: Sequence[tuple[str, str]]) -> None:
+        self.matches[game] = [(policy, player) for policy, player in playing]
+        self.games.players[game] = [player for _, player in playing]
+        for name, player in self.of.items():
+            player.seats.leave_to_others(game, np.array([policy != name for policy, _ in playing]))
+            player.plays = player.seats.others is None or not player.seats.others.all()
 
     def state_dict(self) -> dict[str, Any]:
         return {name: player.actor.state_dict() for name, player in self.of.items()}

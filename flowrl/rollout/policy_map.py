@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import attrs
 import gymnasium
-import numpy as np
-import numpy.typing as npt
 
 from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.envs import Environments
@@ -22,11 +20,20 @@ class Match(NamedTuple):
 
     env_id: int  #: number of the copy in its group of environments
     episode_id: int
+    group: int = 0  #: number of the group
 
 
 Agents = Mapping[str, str] | Callable[[str, Match], str]
 """The policy of each agent: by name or pattern, of which the first that fits counts; or a function of the agent and
 the match, which is fixed for an episode (M7)."""
+
+
+@runtime_checkable
+class DrawsMatches(Protocol):
+    """A function of the agent and the match that draws all players of a match together, by names of their own."""
+
+    def drawn(self, match: Match, /) -> Any: ...
+
 
 #: One policy for all.
 SHARED: Mapping[str, str] = {"*": DEFAULT_POLICY}
@@ -40,6 +47,7 @@ class PolicyMap:
         seating: The agents of the game, with their spaces.
         policies: Names of the policies.
         agents: See `Agents`.
+        learners: Those whose experience is collected, by default all.
 
     Raises: ConfigError, naming the agent: no policy for it, or one that does not exist; a policy without agents;
         agents of one policy that differ in their spaces.
@@ -59,6 +67,7 @@ class PolicyMap:
     seating: Seating
     policies: tuple[str, ...] = (DEFAULT_POLICY,)
     agents: Agents = attrs.field(factory=lambda: dict(SHARED))
+    learners: tuple[str, ...] = attrs.field(default=attrs.Factory(lambda self: self.policies, takes_self=True))
 
     def __attrs_post_init__(self) -> None:
         if callable(self.agents):
@@ -84,8 +93,8 @@ class PolicyMap:
 
     @property
     def shared(self) -> bool:
-        """Whether one policy plays all agents, whose experience is then one batch."""
-        return len(self.policies) == 1
+        """Whether one policy learns, so that all experience is one batch."""
+        return len(self.learners) == 1
 
     def agents_of(self, policy: str) -> tuple[str, ...]:
         """The agents that a policy may play."""
@@ -98,13 +107,15 @@ class PolicyMap:
         kind = self.seating.kind_of(self.agents_of(policy)[0])
         return kind.observation_space, kind.action_space
 
-    def players(self, match: Match) -> npt.NDArray[np.int64] | None:
-        """`[agents]`: the index of the policy that plays each agent; None if it is the same in every match."""
-        if not callable(self.agents):
+    def players(self, match: Match) -> list[tuple[str, str]] | None:
+        """The policy and the name of the player of each agent; None if they are the same in every match."""
+        agents: Any = self.agents
+        if not callable(agents):
             return None
-        return np.array(
-            [self.policies.index(self._known(self.agents(each, match), each)) for each in self.seating.agents]
-        )
+        if isinstance(agents, DrawsMatches):
+            return [(each.policy, each.player) for each in agents.drawn(match)]
+        found = [self._known(agents(each, match), each) for each in self.seating.agents]
+        return list(zip(found, found))
 
     def _named(self, agent: str) -> str:
         assert not callable(self.agents)
@@ -141,9 +152,15 @@ def checked_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def policy_map(
-    environments: Environments, seating: Seating | None, names: tuple[str, ...], agents: Agents | None
+    environments: Environments,
+    seating: Seating | None,
+    names: tuple[str, ...],
+    agents: Agents | None,
+    frozen: tuple[str, ...] = (),
 ) -> PolicyMap | None:
-    """Who plays whom; None in environments with one agent, which one policy plays."""
+    """Who plays whom, with `frozen` policies, which only act; None with one agent, which one policy plays."""
+    if frozen and seating is not None and agents is not None:
+        return PolicyMap(seating, (*names, *frozen), agents, names)
     if seating is not None:
         everybody: Agents = {"*": names[0]} if len(names) == 1 else dict(zip(names, names))
         return PolicyMap(seating, names, everybody if agents is None else agents)

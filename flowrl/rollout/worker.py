@@ -131,6 +131,10 @@ class RolloutWorker(SubplanWorker, Peer):
         """The episodes that ended since the last call."""
         return self.manager.drain()
 
+    def games(self) -> list[Any]:
+        """How the games ended since the last call of which the players differ from match to match: `MatchResult`."""
+        return []
+
     def faults(self) -> list[Fault]:
         """The environments' faults since the last call."""
         return self.manager.drain_faults()

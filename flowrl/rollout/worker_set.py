@@ -16,6 +16,7 @@ from flowrl.engine.context import Context
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.members import silent_ones
 from flowrl.engine.schema import UNKNOWN, Schema
+from flowrl.engine.seeds import SeedTree
 from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
 from flowrl.envs.goals import GoalFunctions
@@ -23,11 +24,14 @@ from flowrl.envs.infos import InfoKeys, fills_of, shape_of
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
 from flowrl.rollout.base_workers import PolicyFactory
+from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.game_workers import GameWorkers
-from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupLayout, LocalGroup
+from flowrl.rollout.groups import BEGIN_SECONDS, MATCHES, Group, GroupLayout, LocalGroup
+from flowrl.rollout.league import JUDGE, League
 from flowrl.rollout.policy_map import Agents, checked_names, policy_map
 from flowrl.rollout.worker import RolloutWorker, collected
 from flowrl.saved import Saved
+from flowrl.schedules import end_schedules
 
 if TYPE_CHECKING:
     from flowrl.rollout.remote_groups import RemoteGroups
@@ -56,6 +60,7 @@ class WorkerSet(GameWorkers):
         policies: Instead, in a game: factories of several policies, by name, which `of` gives apart. The attribute
             `policy` is then a `flowrl.policies.Policies`.
         agents: Which of them plays which agent: see `flowrl.rollout.policy_map`.
+        league: Instead of `agents`: who meets whom, past selves included; its learners are the policies.
         num_workers: Processes that sample, on Ray; 0: this process samples.
         envs_per_worker: Environments per worker.
         env_groups: Groups of all environments; None: one per worker.
@@ -96,6 +101,7 @@ class WorkerSet(GameWorkers):
         *,
         policies: Mapping[str, PolicyFactory] | None = None,
         agents: Agents | None = None,
+        league: League | None = None,
         num_workers: int = 0,
         envs_per_worker: int = 8,
         env_groups: int | None = None,
@@ -136,7 +142,11 @@ class WorkerSet(GameWorkers):
         others = eval_env, eval_env_args, eval_wrappers, eval_env_manager
         evaluation = environments.for_evaluation(*others)
         makes = _factories(policy, policies)
-        self.policy_map = policy_map(environments, seen.seating, tuple(makes), agents)
+        self.league = league
+        if league is not None:
+            league.play(environments, seen.seating, makes, agents)
+        who = (agents, ()) if league is None else (league.matches, league.frozen)
+        self.policy_map = policy_map(environments, seen.seating, tuple(makes), *who)
         there = worker_policy if isinstance(worker_policy, Mapping) else dict.fromkeys(makes, worker_policy)
         super().__init__(
             makes,
@@ -147,6 +157,9 @@ class WorkerSet(GameWorkers):
             address=address,
             worker_timeout=worker_timeout,
         )
+        if league is not None:
+            here = {name: part.policy_maker(gpus=True) for name, part in self.parts.items()}
+            league.create(here)
         if any(setting is not None for setting in others):
             self.check_evaluation(environments)
         self._hosts: RemoteGroups | None = None
@@ -225,6 +238,23 @@ class WorkerSet(GameWorkers):
         return attrs.evolve(found, most={"N": self.layout.envs_per_group})
 
     @property
+    def resources(self) -> list[Any]:
+        """See `BaseWorkers.resources`: the league too."""
+        return [*super().resources, *([] if self.league is None else [self.league])]
+
+    def evaluated(self, policy: Any) -> tuple[Any, Agents | None]:
+        """See `BaseWorkers.evaluated`; in a league with a judge, a policy meets that one, from either side in turn."""
+        if self.league is None or self.league.judge is None:
+            return super().evaluated(policy)
+        return {next(iter(self.parts)): policy, JUDGE: self.league.judge}, self.league.sides
+
+    def end_schedules(self, steps: int) -> None:
+        """See `BaseWorkers.end_schedules`."""
+        super().end_schedules(steps)
+        for policy in self._acting.values():
+            end_schedules(policy, steps)
+
+    @property
     def local(self) -> RolloutWorker:
         """The worker of the first group in this process.
 
@@ -286,6 +316,8 @@ class WorkerSet(GameWorkers):
                 "close() that one first, or give each a separate environment"
             )
         self._seed = context.seed("workers") if self.seed is None else self.seed
+        if self.league is not None:
+            self.league.matches.seed = SeedTree(self._seed).integer("matches")
         if not (self._start_processes() if self.num_workers else self._start_here()):
             log.warning(
                 "%s: its own wrappers may change rewards before flowrl sums them up to returns; those passed as "
@@ -296,7 +328,7 @@ class WorkerSet(GameWorkers):
 
     def _start_here(self) -> bool:
         """Start the groups in this process; returns whether recorded rewards are raw (S1)."""
-        workers = [self._group(index).worker(self._policies) for index in range(self.layout.groups)]
+        workers = [self._group(index).worker(self._acting) for index in range(self.layout.groups)]
         self.members = [LocalGroup(worker, self._before_pull) for worker in workers]
         return all(worker.manager.raw_returns for worker in workers)
 
@@ -305,8 +337,7 @@ class WorkerSet(GameWorkers):
 
         self._hosts = RemoteGroups(
             [[self._group(index) for index in self.layout.indices(k)] for k in range(self.num_workers)],
-            {name: part.policy_maker(gpus=False) for name, part in self.parts.items()},
-            {name: part.broadcast for name, part in self.parts.items()},
+            *self._for_processes(),
             lambda: self.env_steps,
             self._lives,
             resources=self.resources_of_each,
@@ -317,6 +348,20 @@ class WorkerSet(GameWorkers):
         raw = self._hosts.start()
         self.members = self._hosts.members
         return raw
+
+    @property
+    def _acting(self) -> dict[str, Any]:
+        """All policies that act, also those of a league that do not learn."""
+        return self._policies | ({} if self.league is None else self.league.policies)
+
+    def _for_processes(self) -> tuple[dict[str, Callable[[], Policy]], dict[str, Broadcast]]:
+        """Factories of all policies that act, and the sources of their newest weights, and of the odds of matches."""
+        makes = {name: part.policy_maker(gpus=False) for name, part in self.parts.items()}
+        broadcasts = {name: part.broadcast for name, part in self.parts.items()}
+        if (league := self.league) is not None:
+            makes |= league.makers(makes)
+            broadcasts |= league.broadcasts | {MATCHES: Broadcast(league.matches)}
+        return makes, broadcasts
 
     def _group(self, index: int) -> Group:
         layout, policy_map = self.layout, self.policy_map
@@ -437,7 +482,7 @@ class WorkerSet(GameWorkers):
                 asked.append(self._hosts.begin_anew(index, life))
             else:
                 self.members[index].target.close()
-                self.members[index].target = attrs.evolve(self._group(index), life=life).worker(self._policies)
+                self.members[index].target = attrs.evolve(self._group(index), life=life).worker(self._acting)
         wait_for(asked, "environments that begin anew", BEGIN_SECONDS)
         for future in asked:
             future.result()

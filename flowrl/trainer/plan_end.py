@@ -79,14 +79,16 @@ def with_end(
 
 
 def _check_agents(goal: Mapping[str, float], workers: BaseWorkers) -> None:
-    """Raise unless the environment of evaluations is a game of these agents."""
+    """Raise unless the environment of evaluations is a game of these agents, or of policies that change sides there."""
     environments = workers.evaluation_env
     seating = environments.look(workers.num_eval_envs).seating
+    playing, agents = workers.evaluated(workers.policy)
     for name, least in goal.items():
         if seating is None:
             raise ConfigError(f"--stop-return {name}={least:g}: {environments} has one agent: give the number alone")
-        if name not in seating.agents:
-            raise ConfigError(f"--stop-return {name}={least:g}: no such agent: {did_you_mean(name, seating.agents)}")
+        known = [*seating.agents, *(playing if callable(agents) else ())]
+        if name not in known:
+            raise ConfigError(f"--stop-return {name}={least:g}: no such agent: {did_you_mean(name, known)}")
 
 
 def eval_every_of(config: Configuration, budget: Budget) -> int | None:

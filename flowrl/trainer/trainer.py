@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from flowrl.policies import Policy
     from flowrl.rollout import BaseWorkers
     from flowrl.rollout.evaluation import Goal
+    from flowrl.rollout.league import League
     from flowrl.trainer.directory import RunDirectory
     from flowrl.trainer.init_from import Source
     from flowrl.trainer.resume import EarlierRun
@@ -230,6 +231,11 @@ class Trainer:
         seeds = SeedTree(config.seed)
         return {name: (cls.policy, attrs.evolve(config, seed=seeds.integer(f"policy/{name}"))) for name in names}
 
+    @classmethod
+    def league(cls, config: Any) -> League | None:
+        """In a game: who of the policies meets whom, past selves included; None: `config.agents` says it."""
+        return None
+
     @staticmethod
     def execution_plan(workers: Any, config: Any) -> Plan:
         """The plan whose items are results. By default the simplest one: act, learn once from each fragment, report."""
@@ -260,6 +266,7 @@ class Trainer:
                 env=config.env if env is None else env,
                 policies={name: PolicyFactory(*made) for name, made in makes.items()},
                 agents=agents or None,
+                league=cls.league(config),
                 num_workers=config.num_workers,
                 **config.for_actors,
                 envs_per_worker=config.envs_per_worker,

@@ -219,12 +219,23 @@ def test_several_play_each_other_in_a_game(tmp_path: Path) -> None:
     assert set(found) == {str(tmp_path / "run"), "perfect", "random"}
     assert found["perfect"]["against"]["random"]["less"] == 0
     assert found["perfect"]["overall"] == max(each["overall"] for each in found.values())
-    shown = flowrl(*play).stdout
+    shown = flowrl(*play, "--plot", tmp_path / "table.svg").stdout
+    picture = (tmp_path / "table.svg").read_text()
+    for row, player in enumerate(found):
+        assert player in picture
+        mean, (low, high) = (found[player]["against"]["random"][key] for key in ("return_mean", "interval"))
+        cell = picture.partition(f'id="payoff-{row}-{list(found).index("random")}"')[2].partition("</g>")[0]
+        assert f"{abs(mean):.3f}" in cell
+        assert f"± {(high - low) / 2:.3f}" in cell
     assert "each pair plays 8 games, half of them as 'x' and half as 'o', seed 0" in shown
     done = flowrl("evaluate", "random", "perfect")
     assert (done.exit_code, "random, perfect: to let them play each other give the game" in done.stderr) == (2, True)
     done = flowrl("evaluate", "random", "random", "--env", "flowrl:tic_tac_toe")
     assert "random is given twice" in done.stderr
+    done = flowrl(*play, "--plot", tmp_path / "table.gif")
+    assert "table.gif: expected a file that ends with .png or .svg" in done.stderr
+    done = flowrl("evaluate", tmp_path / "run", "--plot", tmp_path / "table.svg")
+    assert "--plot draws a table of several players of a game" in done.stderr
 
 
 def test_runs_are_compared_in_an_environment_that_only_their_wrappers_make_usable() -> None:

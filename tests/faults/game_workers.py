@@ -7,6 +7,7 @@ WORKER = "flowrl/rollout/game_worker.py"
 PLAYERS = "flowrl/rollout/players.py"
 OVER = "tests/rollout/test_game_worker.py::"
 SETS = "tests/rollout/test_game_worker_set.py::"
+LEAGUE = "tests/rollout/test_league.py::"
 ADDERS = "tests/operators/test_game_fragments.py::"
 
 FAULTS = [
@@ -83,14 +84,14 @@ FAULTS = [
     Fault(
         "M7",
         PLAYERS,
-        "Match(game, int(self.games.games.episode_id[game]))",
-        "Match(game, 0)",
+        "Match(game, int(self.games.games.episode_id[game]), self._group)",
+        "Match(game, 0, self._group)",
         OVER + "test_every_row_is_that_of_an_obvious_loop",
     ),
     Fault(
         "M7",
         WORKER,
-        "        self._players.assign_all()\n",
+        "        self._players.assign_all(matches)\n",
         "",
         OVER + "test_a_game_resumes_in_the_middle",
     ),
@@ -114,5 +115,33 @@ FAULTS = [
         "[*played, *_of_agents(of_agents, played)]",
         "[*played, *of_agents]",
         SETS + "test_evaluation_plays_the_games_that_an_obvious_loop_plays",
+    ),
+    Fault(
+        "L1",
+        "flowrl/rollout/league.py",
+        "            if first == second or not {first, second} <= self.ratings.keys():",
+        "            if not {first, second} <= self.ratings.keys():",
+        LEAGUE + "test_elo_and_rates_by_hand",
+    ),
+    Fault(
+        "L1",
+        GAMES,
+        "        drained, self.results = self.results, []",
+        "        drained = list(self.results)",
+        LEAGUE + "test_each_game_counts_once",
+    ),
+    Fault(
+        "L2",
+        PLAYERS,
+        "        for game, playing in enumerate(matches or ()):\n            self._seat(game, playing)\n",
+        "        began = range(self.games.num_envs)\n",
+        LEAGUE + "test_the_odds_of_running_matches_change_nothing",
+    ),
+    Fault(
+        "D2",
+        "flowrl/rollout/match_making.py",
+        "match/{match.group}/{match.env_id}",
+        "match/{match.env_id}",
+        LEAGUE + "test_matches_are_drawn_by_the_odds_and_from_both_sides",
     ),
 ]

@@ -32,8 +32,8 @@ FAULTS = [
     Fault(
         "S3",
         "operators/evaluate.py",
-        "evaluate(policy, workers.evaluation_env,",
-        "evaluate(policy, workers.environments,",
+        "evaluate(playing, workers.evaluation_env,",
+        "evaluate(playing, workers.environments,",
         "tests/rollout/test_evaluation.py::test_evaluation_has_settings_of_its_own",
     ),
     Fault(

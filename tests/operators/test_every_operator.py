@@ -18,6 +18,7 @@ from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import BCPolicy, DQNPolicy, PPOPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
+from flowrl.rollout.league import League, Share
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import check_operator, check_plan, same
 from tests.goal_envs import BitFlip
@@ -271,8 +272,16 @@ def monte_carlo() -> Plan:
     return whole.combine(ops.ConcatBatches(60)).for_each(ops.TrainOneStep(of))
 
 
+def against_past_selves() -> Plan:
+    shares = [Share(0.3, now=("main",)), Share(0.7, past=("*",))]
+    policy = lambda *spaces: PPOPolicy(*spaces, hidden=(4,), device="cpu")  # noqa: E731
+    of = WorkerSet("flowrl:tic_tac_toe", policies={"main": policy}, league=League({"main": shares}, pool_size=2))
+    return ops.ParallelRollouts(of, steps=3).for_each(ops.RecordGames(of)).for_each(ops.AddSnapshot(of, "main", 30))
+
+
 # Functions that start, join or end a plan, and operators for a part of a plan that runs on workers.
 PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
+    "AddSnapshot": (against_past_selves, 6),
     "AsyncGradients": (gradients_of_workers, 4),
     "Concurrently": (through_a_queue, None),
     "Demonstrations": (demonstrated, None),
@@ -282,6 +291,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "OfflineRows": (offline_rows, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
     "ParallelRollouts, whole episodes": (monte_carlo, 2),
+    "RecordGames": (against_past_selves, 4),
     "Replay": (store_and_replay, 10),
     "Sequentially": (one_after_another, 12),
     "StandardMetricsReporting": (reported, 3),

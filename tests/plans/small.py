@@ -64,6 +64,19 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "self_play": {
+        "hidden": (16,),
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "train_batch_size": 20,
+        "minibatch_size": 8,
+        "num_sgd_iter": 2,
+        "pool_size": 2,
+        "snapshot_every": 20,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "two_trainers": {
         "envs_per_worker": 2,
         "fragment_steps": 5,
@@ -226,6 +239,7 @@ SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "
 SMALL |= {"iql continuous": {**SMALL["iql"]}}
 SMALL["cql continuous"] |= {"candidates": 3}
 SMALL["iql normalized"] = {**SMALL["iql"], "normalize_obs": True}
+SMALL["self_play selective"] = {**SMALL["self_play"], "snapshot_every": 60, "snapshot_win_rate": 0.4}
 # Fragments are shorter than a batch, so that the model learns in between.
 CURIOUS = {"reward_hidden": (8,), "reward_features": 4, "reward_sgd_iter": 2, "reward_minibatch_size": 5}
 SMALL["rnd_ppo"] = {**SMALL["ppo"], **CURIOUS, "reward_learning_rate": 1e-2}

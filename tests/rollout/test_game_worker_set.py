@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from flowrl.operators import (
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet, evaluate
 from flowrl.rollout.evaluation import scores
+from flowrl.rollout.policy_map import Match
 from flowrl.rollout.remote_groups import RemoteGroups
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import same
@@ -230,6 +232,12 @@ def test_evaluation_plays_the_games_that_an_obvious_loop_plays(name: str) -> Non
     for env_id, k in shares:
         hand = by_hand(how, env_id, k)
         mine = [each for each in found if (each.env_id, each.episode_id) == (env_id, k)]
+        if name == "by match":  # beside the agents' there are those of the policies, who change sides
+            ours = [each for each in mine if each.agent in ("first", "second")]
+            seats = Counter(by_match(agent, Match(env_id, k)) for agent in AGENTS if hand.rows[agent])
+            assert Counter(each.agent for each in ours) == seats
+            assert sum(each.return_ for each in ours) == sum(each.return_ for each in mine if each.agent in AGENTS)
+            mine = [each for each in mine if each not in ours]
         known = {each.agent: (each.return_, each.length, each.success) for each in mine}
         of_agents = {a: (hand.returns[a], len(hand.rows[a]), hand.success[a]) for a in AGENTS if hand.rows[a]}
         assert known == {"": (0.0, hand.length, None), **of_agents}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -42,8 +41,8 @@ def test_a_function_seats_each_match() -> None:
 
     found = PolicyMap(ALIKE, ("a", "b"), seat)
     assert found.agents_of("a") == found.agents_of("b") == ALIKE.agents
-    np.testing.assert_array_equal(found.players(Match(1, 0)), [1, 1, 0])
-    np.testing.assert_array_equal(found.players(Match(1, 1)), [0, 0, 1])
+    assert found.players(Match(1, 0)) == [("b", "b"), ("b", "b"), ("a", "a")]
+    assert found.players(Match(1, 1)) == [("a", "a"), ("a", "a"), ("b", "b")]
     with pytest.raises(ConfigError, match="agent 'prey_0' has the policy 'x'"):
         PolicyMap(ALIKE, ("a", "b"), lambda *_: "x").players(Match(0, 0))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import gymnasium
@@ -117,6 +117,15 @@ def is_of_games(manager: Manager) -> bool:
     return isinstance(space, gymnasium.spaces.Dict) and TABLE in space.spaces
 
 
+class MatchResult(NamedTuple):
+    """How a game ended: the player of each agent, and what the agent gained."""
+
+    env_id: int
+    episode_id: int
+    players: list[str]
+    returns: list[float]
+
+
 class GameManager:
     """The games of a manager of any kind, seat by seat; see `flowrl.envs.games.seats` for what a game tells.
 
@@ -131,6 +140,8 @@ class GameManager:
         finished: The episodes ended since the last `drain()`: of each game one, and one for each agent that acted in
             it, with its name.
         began: The games that a new episode began in since this was last emptied.
+        players: Of running games, by number, who plays each agent, if that differs from match to match.
+        results: How such games ended since the last `drain_results()`.
         actions: `[games, numbers]`: all agents' actions, of which the next step reads those whose turn it is.
 
     State: that of the games; steps of the seats.
@@ -143,6 +154,8 @@ class GameManager:
         self.actions = np.zeros((games.num_envs, *seating.action_space.shape))
         self.finished: list[Episode] = []
         self.began = list(range(games.num_envs))
+        self.players: dict[int, list[str]] = {}
+        self.results: list[MatchResult] = []
 
     @property
     def turn(self) -> Mask:
@@ -185,6 +198,11 @@ class GameManager:
         drained, self.finished = [*self.games.drain(), *self.finished], []
         return drained
 
+    def drain_results(self) -> list[MatchResult]:
+        """The results since the last call: see `results`."""
+        drained, self.results = self.results, []
+        return drained
+
     def state_dict(self) -> dict[str, Any]:
         return {
             **self.games.state_dict(),
@@ -192,6 +210,7 @@ class GameManager:
                 "t": self.t.tolist(),
                 "episode": self._episode.tolist(),
                 "finished": [attrs.astuple(episode) for episode in self.finished],
+                "results": [tuple(result) for result in self.results],
             },
         }
 
@@ -201,7 +220,9 @@ class GameManager:
         if np.shape(t) != self.t.shape or len(episode) != self.num_envs:
             saved.refuse("t", f"a number for each of {self.t.shape[1]} agents of {self.num_envs} games")
         finished = [Episode(*fields) for fields in saved.get("finished", list)]
+        results = [MatchResult(*fields) for fields in saved.get("results", list, otherwise=[])]
         self.games.load_state_dict(state)
+        self.began, self.results = [], results
         self.t, self._episode, self.finished = np.array(t), np.array(episode), finished
         self._follow()  # episodes that could not be saved are cut
 
@@ -215,6 +236,9 @@ class GameManager:
             self.began.append(game)
 
     def _finish(self, game: int, table: npt.NDArray[np.float64]) -> None:
+        if game in self.players:
+            returns = table[:, Of.RETURN].tolist()
+            self.results.append(MatchResult(game, self._episode.item(game), self.players[game], returns))
         for agent, name in enumerate(self.seating.agents):
             if length := self.t.item(game, agent):
                 success = table.item(agent, Of.SUCCESS)
