@@ -25,6 +25,7 @@ from flowrl.plans import ippo as _ippo
 from flowrl.plans import iql as _iql
 from flowrl.plans import mappo as _mappo
 from flowrl.plans import marwil as _marwil
+from flowrl.plans import masac as _masac
 from flowrl.plans import ppo as _ppo
 from flowrl.plans import qmix as _qmix
 from flowrl.plans import qrdqn as _qrdqn
@@ -985,6 +986,49 @@ class MARWIL(_marwil.MARWIL):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_MARWIL],
+    ) -> None: ...
+
+class _MASAC(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    critic_learning_rate: float | str | list[list[float]] | None
+    entropy_fraction: float
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learn_temperature: bool
+    learning_rate: float
+    learning_starts: int
+    n_step: int
+    normalize_obs: bool
+    normalize_rewards: bool
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float | str | list[list[float]]
+    priority_beta_end: float
+    priority_beta_steps: int | None
+    random_steps: int
+    replay_ratio: float
+    report_every: int
+    target_entropy: float | None
+    target_every: int
+    tau: float
+    temperature: float
+
+class MASAC(_masac.MASAC):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_MASAC],
     ) -> None: ...
 
 class _PPO(_Settings, total=False):

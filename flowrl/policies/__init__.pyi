@@ -17,6 +17,7 @@ from flowrl.policies.impala import IMPALAPolicy as IMPALAPolicy
 from flowrl.policies.impala import VTraceLimits as VTraceLimits
 from flowrl.policies.iql import IQLPolicy as IQLPolicy
 from flowrl.policies.marwil import MARWILPolicy as MARWILPolicy
+from flowrl.policies.masac import MASACPolicy as MASACPolicy
 from flowrl.policies.masks import action_mask as action_mask
 from flowrl.policies.masks import masked as masked
 from flowrl.policies.normalize import Normalizer as Normalizer

@@ -18,7 +18,7 @@ from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import Acting, Distribution, distribution
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import Learning
-from flowrl.policies.networks import ActorCritic, Encoder, PartEncoder, encoder, without
+from flowrl.policies.networks import ActorCritic, Encoder, part_encoder, without
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule, value_at
@@ -88,11 +88,8 @@ class ActorCriticPolicy(Policy):
         return ActorCritic(self._encoder(self.actor_space), self._distribution(), given.hidden, judged)
 
     def _encoder(self, space: gymnasium.Space[Any]) -> Encoder:
-        encoding = encoder(space, normalize=self.normalize_obs, network=self.settings.network)
-        if self.settings.network is None or space is self.observation_space:
-            return encoding
-        assert isinstance(space, gymnasium.spaces.Dict)
-        return PartEncoder(encoding, tuple(space))
+        network = self.settings.network
+        return part_encoder(space, self.observation_space, normalize=self.normalize_obs, network=network)
 
     @property
     def actor_space(self) -> gymnasium.Space[Any]:

@@ -78,24 +78,27 @@ class Critics(nn.Module):
 class ActorAndCritics(nn.Module):
     """An actor on the critics' features, and the critics. `forward` is the actor's: `[B, outputs]`.
 
-    An encoder with weights (of images, say) learns from the critics alone.
+    An encoder with weights (of images, say) learns from the critics alone. An actor that reads other entries of the
+    observations than the critics has an `encoder` of its own, which learns with it.
 
     Source: Yarats et al. 2021, "Improving Sample Efficiency in Model-Free Reinforcement Learning from Images".
     """
 
-    def __init__(self, critics: Critics, outputs: int, hidden: Sequence[int]) -> None:
+    def __init__(self, critics: Critics, outputs: int, hidden: Sequence[int], encoder: Encoder | None = None) -> None:
         super().__init__()
-        self.critics = critics
-        self.actor = mlp([critics.encoder.features, *hidden, outputs], partial(nn.ReLU, inplace=True))
+        self.critics, self.encoder = critics, encoder
+        features = (encoder or critics.encoder).features
+        self.actor = mlp([features, *hidden, outputs], partial(nn.ReLU, inplace=True))
 
     def forward(self, obs: Any) -> torch.Tensor:
-        return self.choose(self.critics.encoder(obs), obs)
+        return self.choose((self.encoder or self.critics.encoder)(obs), obs)
 
     def choose(self, features: torch.Tensor, obs: Any) -> torch.Tensor:
         """The actor's output from the features of these observations; invalid actions have probability 0."""
-        given: torch.Tensor = masked(self.actor(features.detach()).float(), action_mask(obs))
+        seen = features.detach() if self.encoder is None else features
+        given: torch.Tensor = masked(self.actor(seen).float(), action_mask(obs))
         return given
 
     def in_numpy(self) -> Function:
-        encode, actor = in_numpy(self.critics.encoder), in_numpy(self.actor)
+        encode, actor = in_numpy(self.encoder or self.critics.encoder), in_numpy(self.actor)
         return lambda obs: masked(actor(encode(obs)), action_mask(obs))

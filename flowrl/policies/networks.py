@@ -98,6 +98,12 @@ class FlatEncoder(Encoder):
         return lambda obs: obs.reshape(len(obs), features).astype(np.float32, copy=False)
 
 
+def part_encoder(part: gymnasium.Space[Any], whole: gymnasium.Space[Any], *, normalize: bool, network: Any) -> Encoder:
+    """The `encoder` of some entries of observations, which gets all of them."""
+    encoding = encoder(part, normalize=normalize, network=network)
+    return encoding if network is None or part == whole else PartEncoder(encoding, tuple(cast(spaces.Dict, part)))
+
+
 class PartEncoder(Encoder):
     """A user's network on some entries of a dictionary alone."""
 

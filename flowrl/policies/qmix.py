@@ -15,7 +15,7 @@ from flowrl.data.columns import AGENT, STATE
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies.dqn import DoubleQSettings, DQNLearning, DQNPolicy
 from flowrl.policies.heads import MeanHead
-from flowrl.policies.networks import QNetwork, encoder, without
+from flowrl.policies.networks import Encoder, QNetwork, encoder, without
 from flowrl.settings import positive, setting
 
 Mixer = Literal["sum", "monotonic"]
@@ -74,7 +74,7 @@ class MonotonicMixer(nn.Module):
         return mixed.float()  # whatever precision the layers use
 
 
-class TeamState(nn.Module):
+class TeamState(Encoder):
     """The features `[B, features]` of the state of a game: its entry `state`, else all agents' observations in a row.
 
     Args:
@@ -94,6 +94,28 @@ class TeamState(nn.Module):
         if self.known:
             return self.encoder(obs[STATE][:, 0])  # type: ignore[no-any-return]  # the same for all agents
         return self.encoder(obs.flat()).reshape(len(obs), -1)  # type: ignore[no-any-return]
+
+
+def team_size(space: gymnasium.Space[Any]) -> int:
+    """The number of agents of a team. Raises: ConfigError for observations that do not say who sees them."""
+    who = space.spaces.get(AGENT) if isinstance(space, spaces.Dict) else None
+    if isinstance(who, spaces.Discrete):
+        return int(who.n)
+    raise ConfigError(
+        f"a team's observations need an entry 'agent', but they are {space}: take a game of several agents in "
+        "the wrapper AgentId, wrappers=['AgentId', 'GlobalState']"
+    )
+
+
+def check_joint(rows: Batch, agents: int, shape: tuple[int, ...] = ()) -> Batch:
+    """The rows. Raises: SchemaError unless their actions, each of this shape, are those of all agents of the team."""
+    if rows["action"].shape[1:] != (agents, *shape):
+        expected = ", ".join(map(str, ("B", agents, *shape)))
+        raise SchemaError(
+            f"a team of {agents} agents learns from actions [{expected}], got {list(rows['action'].shape)}: join the "
+            "rows of agents with JoinTeam(workers.game_agents)"
+        )
+    return rows
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -130,13 +152,8 @@ class QMIXPolicy(DQNPolicy):
         super().__init__(*spaces, **{"algorithm": "QMIX", **settings, "head": SquaredHead()})
 
     def _network(self, space: gymnasium.Space[Any]) -> QNetwork:
-        own = space.spaces if isinstance(space, spaces.Dict) else {}
-        if not isinstance(space, spaces.Dict) or not isinstance(who := own.get(AGENT), spaces.Discrete):
-            raise ConfigError(
-                f"a team's observations need an entry 'agent', but they are {space}: take a game of several agents in "
-                "the wrapper AgentId, wrappers=['AgentId', 'GlobalState']"
-            )
-        self.agents, given = int(who.n), self.settings
+        self.agents, given = team_size(space), self.settings
+        assert isinstance(space, spaces.Dict)
         network = super()._network(without(space, STATE))
         encoding = TeamState(space, self.agents, normalize=self.normalize_obs)
         monotonic = given.mixer == "monotonic"
@@ -170,13 +187,7 @@ class TeamLearning(DQNLearning):
 
     def prepare(self, batch: Batch) -> Batch:
         """See `DQNLearning.prepare`. Raises: SchemaError unless rows are those of the whole team."""
-        rows = super().prepare(batch)
-        if rows["action"].shape[1:] != (self.policy.agents,):
-            raise SchemaError(
-                f"a team of {self.policy.agents} agents learns from actions [B, {self.policy.agents}], got "
-                f"{list(rows['action'].shape)}: join the rows of agents with JoinTeam(workers.game_agents)"
-            )
-        return rows
+        return check_joint(super().prepare(batch), self.policy.agents)
 
     def of_best(self, obs_t: Any) -> torch.Tensor:
         """The team's value `[B]` if all do what is best in `obs_t [B, A, ...]`."""

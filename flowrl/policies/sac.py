@@ -16,6 +16,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies.critics import ActorAndCritics, Critics
 from flowrl.policies.distributions import ActionHead, DiscreteChoice, SquashedChoice
 from flowrl.policies.masks import action_mask
+from flowrl.policies.networks import Encoder
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 from flowrl.settings import Settings, fraction, positive, setting
 
@@ -25,8 +26,15 @@ Scalars = dict[str, torch.Tensor]
 class SoftActorAndCritics(ActorAndCritics):
     """An `ActorAndCritics` with the logarithm of the temperature."""
 
-    def __init__(self, critics: Critics, outputs: int, hidden: tuple[int, ...], temperature: float) -> None:
-        super().__init__(critics, outputs, hidden)
+    def __init__(
+        self,
+        critics: Critics,
+        outputs: int,
+        hidden: tuple[int, ...],
+        temperature: float,
+        encoder: Encoder | None = None,
+    ) -> None:
+        super().__init__(critics, outputs, hidden, encoder)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
 

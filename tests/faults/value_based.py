@@ -11,10 +11,33 @@ ABLATIONS = "tests/plans/test_ablations.py::"
 NORMALIZER = "tests/policies/test_normalizer.py::"
 QMIX = "flowrl/policies/qmix.py"
 TEAM = "tests/policies/test_qmix_policy.py::"
+MASAC = "flowrl/policies/masac.py"
+CENTRAL = "tests/policies/test_masac_policy.py::"
 R2D2 = "tests/policies/test_r2d2_policy.py::"
 OPTIONS = "tests/policies/test_learner_options.py::"
 
 FAULTS = [
+    Fault(
+        "Q11",
+        MASAC,
+        "part_encoder(self.actor_space, space,",
+        "part_encoder(space, space,",
+        CENTRAL + "test_acting_leaves_the_state_out",
+    ),
+    Fault(
+        "Q11",
+        MASAC,
+        "everyone = everyone * (1 - own)",
+        "everyone = everyone * 1",
+        CENTRAL + "test_the_loss_is_that_of_a_loop_over_agents",
+    ),
+    Fault(
+        "Q11",
+        MASAC,
+        "everyone * own + everyone.detach() * (1 - own)",
+        "everyone * own + everyone * (1 - own)",
+        CENTRAL + "test_each_network_learns_from_its_own_part",
+    ),
     Fault("Q10", QMIX, "self.last(state).abs()", "self.last(state)", TEAM + "test_the_best_of_each_is_the_best_of_all"),
     Fault(
         "Q10", QMIX, "self.first(state).abs()", "self.first(state)", TEAM + "test_the_best_of_each_is_the_best_of_all"

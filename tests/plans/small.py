@@ -190,6 +190,8 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 
+SMALL["masac"] = {**SMALL["qmix"], "random_steps": 30}
+del SMALL["masac"]["mixer_width"]
 SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
 SMALL["r2d2"] = {
     **SMALL["dqn"],
@@ -260,7 +262,7 @@ SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory
 #: One plan of each kind of policy, and of DQN's other heads and noisy weights. What a policy promises is tested with
 #: these; the exhaustive tests take all.
 KINDS = ("dqn", "c51", "rainbow", "apex_dqn", "r2d2", "dqfd", "sqil", "rbc", "ppo", "ppo recurrent", "a2c", "impala")
-KINDS += ("qmix", "mappo", "appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
+KINDS += ("qmix", "mappo", "masac", "appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
 
 #: One for each way to store, to learn and to be resumed. What every plan promises is tested quickly with these; the
 #: slow tests take all.
