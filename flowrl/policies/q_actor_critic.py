@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 import gymnasium
@@ -204,7 +204,7 @@ class QActorCriticLearning(Learning):
     policy: QActorCriticPolicy
     columns = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("weight",)
-    requires = ("obs", "action", "reward", "next_obs", "discount or terminated")
+    requires: ClassVar[tuple[str, ...]] = ("obs", "action", "reward", "next_obs", "discount or terminated")
     reports_priority = True
 
     def prepare(self, batch: Batch) -> Batch:

@@ -31,6 +31,7 @@ SPACES = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discret
 TEXTS: dict[str, Callable[[], list[Any]]] = {
     **dict.fromkeys(("ppo", "dqn"), lambda: [{"gamma": 0.5}]),
     **dict.fromkeys(("privileged", "critic_obs"), lambda: [("obs",), ("agent",), ("nothing",)]),
+    "frozen": lambda: [["left"]],
     "data": lambda: [cartpole()],
     "eval_opponent": lambda: ["one_ply", None],
     "opponents": lambda: [("random",)],
