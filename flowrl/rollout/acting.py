@@ -43,6 +43,7 @@ class Actor:
         self._noise_of = partial(NoiseStreams, seed, manager.num_envs, keys=streams)
         self._noise = self._noise_of(mode.draws)
         self._sent = Batch()
+        self._borrowed = False  # whether `_sent` is a row as the mode made it, whose arrays may be shared
         self.use(mode)
 
     def use(self, mode: ActMode | RecurrentMode) -> None:
@@ -95,14 +96,15 @@ class Actor:
             row ever acted.
         """
         manager, ready = self.manager, self.manager.ready
-        mask = ready if wait is None else ready & ~wait
-        ids = np.flatnonzero(mask)
-        if len(ids):
-            obs = manager.obs[ids]
+        mask: Array = ready if wait is None else ready & ~wait
+        if count := int(np.count_nonzero(mask)):
+            ids = None if count == len(mask) else np.flatnonzero(mask)
+            obs, episode_id, t = (
+                _copy(column) if ids is None else column[ids] for column in (manager.obs, manager.episode_id, manager.t)
+            )
             row = self._act(obs, env_steps, ids)
-            row["obs"] = obs
-            row["episode_id"], row["t"] = manager.episode_id[ids], manager.t[ids]
-            row["policy_version"] = np.full(len(ids), version)
+            row["obs"], row["episode_id"], row["t"] = obs, episode_id, t
+            row["policy_version"] = np.full(count, version)
             row.setdefault("env_action", row["action"])
             self._keep(ids, row)
         return mask, self._sent["env_action"] if self._sent else None
@@ -135,15 +137,21 @@ class Actor:
                     "episode must have ended: set terminated in the step that leads there"
                 )
 
-    def _keep(self, ids: Array, row: dict[str, Column]) -> None:
-        """Store the rows sent to these environments, until their answers arrive."""
+    def _keep(self, ids: Array | None, row: dict[str, Column]) -> None:
+        """Store the rows sent to these environments (None: all), until their answers arrive."""
+        if ids is None:
+            self._sent, self._borrowed = Batch(row), True
+            return
+        if self._borrowed:
+            self._sent, self._borrowed = self._sent.map(np.copy), False
         num_envs = self.manager.num_envs
         if row.keys() != self._sent.keys():
             if self._sent and len(ids) < num_envs:
                 on_their_way = "environments still step with another policy's actions (reset_env() cuts that short)"
                 check_names(dict(self._sent.items()), row, f"{on_their_way}; the policy's row")
             self._sent = Batch(row).map(lambda column: np.zeros((num_envs, *column.shape[1:]), column.dtype))
-        self._sent[ids] = row
+        for name, column in self._sent.items():
+            column[ids] = row[name]
 
     def state_dict(self) -> dict[str, Any]:
         state = None if self._state is None else Batch(state=_copy(self._state)).to_dict()
@@ -151,7 +159,7 @@ class Actor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._noise.load_state_dict(state["noise"])
-        self._sent = Batch(state["sent"]).map(np.copy)
+        self._sent, self._borrowed = Batch(state["sent"]).map(np.copy), False
         if self._state is not None:
             self._state = _copy(Batch(state["state"])["state"])
 

@@ -191,8 +191,12 @@ class TurnBasedGame(PettingZooGame):
 
     def _next(self, during: str) -> Turn:
         """The next turn with an action; those who have ended pass before it."""
-        env, terminated, truncated = self.env, list[str](), list[str]()
-        seen, rewards, infos = dict[str, Any](), dict[str, float](), dict[str, Any]()
+        env = self.env
+        seen: dict[str, Any] = {}
+        rewards: dict[str, float] = {}
+        infos: dict[str, Any] = {}
+        terminated: list[str] = []
+        truncated: list[str] = []
         while env.agents:
             name = str(env.agent_selection)
             obs, rewards[name], ended, cut, infos[name] = env.last()

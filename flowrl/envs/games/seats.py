@@ -215,18 +215,38 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self.observation_space, self.action_space = self.seating.observation_space, self.seating.action_space
         self.metadata, self.render_mode = dict(game.metadata), game.render_mode
         self._stores = {kind.name: make_store(kind.observation_space, len(kind.agents)) for kind in self.seating.kinds}
-        self._seats: dict[str, _Seat] = {}
-        for at, agent in enumerate(self.seating.agents):
-            kind = self.seating.kind_of(agent)
-            own = self.seating.action_slices[agent], kind.action_space
-            self._seats[agent] = _Seat(at, self._stores[kind.name], kind.agents.index(agent), *own)
-        #: The table with what outlasts a step: returns and successes.
-        self._standing = np.zeros((len(self._seats), len(Of)))
+        self._seats = self._seated()
+        self._table = np.zeros((len(self._seats), len(Of)))
         self._gained = [0.0] * len(self._seats)  # since the last answer
         self._turn: list[str] = []
         self._open: set[str] = set()  # agents whose last action has no answer yet
         self._ended: set[str] = set()
         self._seed: int | None = None
+        self._steady = False  # whether the table has it that those whose turn it is were answered, and nobody else
+        self._row: Batch | None = None
+
+    def _seated(self) -> dict[str, _Seat]:
+        seats = {}
+        for at, agent in enumerate(self.seating.agents):
+            kind = self.seating.kind_of(agent)
+            own = self.seating.action_slices[agent], kind.action_space
+            seats[agent] = _Seat(at, self._stores[kind.name], kind.agents.index(agent), *own)
+        return seats
+
+    def write_into(self, row: Batch) -> None:
+        """Keep the observation in this memory from now on, which `reset` and `step` then return, not a copy."""
+        for name, store in {**self._stores, TABLE: self._table}.items():
+            row[name][:] = store
+        self._stores, self._table = {name: row[name] for name in self._stores}, row[TABLE]
+        self._seats, self._row = self._seated(), row
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_row": None}  # a copy has its own memory
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_standing" in state:  # its name when it had no more than what outlasts a step
+            state = {**state, "_table": state["_standing"], "_steady": False, "_row": None}
+        self.__dict__.update(state)
 
     def __str__(self) -> str:
         return f"{self.game}"
@@ -238,7 +258,9 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self._seed = seed
         self._open, self._ended = set(), set()
         self._gained = [0.0] * len(self._seats)
-        self._standing[:, (RETURN, SUCCESS)] = 0.0, -1.0
+        self._table[:] = 0.0
+        self._table[:, SUCCESS] = -1.0
+        self._steady = False
         for store in self._stores.values():
             store[:] = 0
         obs = self.game.reset(seed)
@@ -249,29 +271,35 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self._see(obs)
         if not obs:
             raise SchemaError(f"{self.game}: nobody acts first: reset() returned no observation")
-        table = self._standing.copy()
-        self._let_act(list(obs), table)
-        return self._observation(table), {}
+        self._let_act(list(obs))
+        return self._observation(), {}
 
-    def step(self, action: npt.NDArray[np.float64]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: npt.NDArray[np.float64]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play the actions of those whose turn it is; the reward is that of all agents together."""
-        acting, seats = self._turn, self._seats
+        acting, seats, table = self._turn, self._seats, self._table
         turn = self.game.step({agent: seats[agent].action(action) for agent in acting})
         if not isinstance(turn, Turn):
             raise SchemaError(f"{self.game}: step() returned a {type(turn).__name__}, expected a Turn")
         obs, rewards, terminated, truncated, _ = turn
         self._see(obs)
         total = self._gain(rewards) if rewards else 0.0
-        table = self._standing.copy()
-        over: Collection[str] = self._end(turn, table) if terminated or truncated else ()
-        opened = self._open
+        opened, gained = self._open, self._gained
+        steady = bool(obs) and not (terminated or truncated or opened) and list(obs) == acting
+        if steady and self._steady:  # nothing changes but rewards
+            for agent in acting:
+                at = seats[agent].at
+                table[at, REWARD] = gained[at]
+                gained[at] = 0.0
+            return self._observation(), total, False, False, {}
+        table[:, :RETURN] = 0.0
+        self._steady = steady
+        over: Collection[str] = self._end(turn) if terminated or truncated else ()
         opened.update(acting)
-        self._let_act([agent for agent in obs if agent not in over] if over else list(obs), table)
+        self._let_act([agent for agent in obs if agent not in over] if over else list(obs))
         if not self._turn and (left := opened.difference(over)):
             raise SchemaError(
                 f"{self.game}: nobody acts next, but agent {min(left)!r} has neither terminated nor been truncated"
             )
-        gained = self._gained
         for agent in [agent for agent in opened if agent in obs or agent in over]:
             at = seats[agent].at
             table[at, ANSWERED] = 1.0
@@ -280,7 +308,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
             opened.remove(agent)
         finished = not self._turn
         cut_short = finished and bool(table[:, TRUNCATED].any())
-        return self._observation(table), total, finished and not cut_short, cut_short, {}
+        return self._observation(), total, finished and not cut_short, cut_short, {}
 
     def render(self) -> Any:
         """The rendering of the game."""
@@ -292,8 +320,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
 
     def _see(self, obs: Mapping[str, Any]) -> None:
         for agent, seen in obs.items():
-            seat = self._seats.get(agent)
-            if seat is None:
+            if (seat := self._seats.get(agent)) is None:
                 raise self._stranger(agent, "an observation")
             try:
                 seat.see(seen)
@@ -303,7 +330,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
     def _gain(self, rewards: Mapping[str, float]) -> float:
         total = 0.0
         for agent, reward in rewards.items():
-            if agent not in self._seats:
+            if (seat := self._seats.get(agent)) is None:
                 raise self._stranger(agent, "a reward")
             try:
                 gain = float(reward)
@@ -316,14 +343,15 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
                     f"{self.game}: agent {agent!r} gets a reward of {gain} after its end: give it in the step in "
                     "which it ends, or end it later (M1)"
                 )
-            at = self._seats[agent].at
+            at = seat.at
             self._gained[at] += gain
-            self._standing[at, RETURN] += gain
+            self._table[at, RETURN] += gain
             total += gain
         return total
 
-    def _end(self, turn: Turn, table: npt.NDArray[np.float64]) -> set[str]:
+    def _end(self, turn: Turn) -> set[str]:
         over: set[str] = set()
+        table = self._table
         truncated = "truncated", turn.truncated, TRUNCATED, TERMINATED
         terminated = "terminated", turn.terminated, TERMINATED, TRUNCATED
         for name, agents, column, other in (truncated, terminated):
@@ -341,18 +369,17 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         for agent in over:
             success = turn.info[agent].get("is_success") if agent in turn.info else None
             if success is not None:
-                at = self._seats[agent].at
-                self._standing[at, SUCCESS] = table[at, SUCCESS] = bool(success)
+                table[self._seats[agent].at, SUCCESS] = bool(success)
         self._ended |= over
         return over
 
-    def _let_act(self, agents: list[str], table: npt.NDArray[np.float64]) -> None:
+    def _let_act(self, agents: list[str]) -> None:
         # By the seating's names, not by equal ones of the game, so that the bytes of equal states are equal (D5).
         self._turn = [self.seating.agents[self._seats[agent].at] for agent in agents]
         for agent in agents:
             if agent in self._ended:
                 raise SchemaError(f"{self.game}: agent {agent!r} has ended, but has an observation to act from (M1)")
-            table[self._seats[agent].at, TURN] = 1.0
+            self._table[self._seats[agent].at, TURN] = 1.0
 
     def _stranger(self, agent: str, what: str) -> SchemaError:
         return SchemaError(
@@ -360,9 +387,11 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
             f"({', '.join(self.seating.agents)}): list there all that may ever act"
         )
 
-    def _observation(self, table: npt.NDArray[np.float64]) -> dict[str, Any]:
+    def _observation(self) -> Any:
+        if self._row is not None:
+            return self._row
         obs = {name: _copy(store) for name, store in self._stores.items()}
-        obs[TABLE] = table
+        obs[TABLE] = self._table.copy()
         return obs
 
 

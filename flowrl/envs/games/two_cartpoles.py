@@ -43,9 +43,11 @@ class TwoCartPoles(Game):
     def step(self, actions: Mapping[str, Any]) -> Turn:
         """Push the carts of those whose poles still stand."""
         self._step += 1
-        obs, reward, fallen = dict[str, Any](), dict[str, float](), list[str]()
+        obs: dict[str, Any] = {}
+        reward: dict[str, float] = {}
+        fallen: list[str] = []
         for agent, action in actions.items():
-            obs[agent], gain, over, *_ = self._envs[agent].step(action)
+            obs[agent], gain, over, _, _ = self._envs[agent].step(action)
             reward[agent] = float(gain)
             if over:
                 fallen.append(agent)

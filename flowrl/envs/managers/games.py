@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.batch import Batch
-from flowrl.envs.games.seats import TABLE, Of, Seating
+from flowrl.envs.games.seats import ANSWERED, RETURN, REWARD, SUCCESS, TABLE, TRUNCATED, TURN, Seating
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.spaces import Observations
 from flowrl.saved import Saved
@@ -31,10 +31,11 @@ class Seats:
         kind = games.seating.kind_of(agents[0])
         self.games, self.agents, self._kind = games, tuple(agents), kind.name
         self.observation_space, self.action_space = kind.observation_space, kind.action_space
-        self._in_kind = np.array([kind.agents.index(agent) for agent in agents])
-        self._slices = [games.seating.action_slices[agent] for agent in agents]
         #: Indexes of the agents among all of the game.
         self.agent_ids = np.array([games.seating.agents.index(agent) for agent in agents])
+        self._in_kind = _slice_of([kind.agents.index(agent) for agent in agents])
+        self._in_game = _slice_of(self.agent_ids.tolist())
+        self._places = [games.seating.action_slices[agent] for agent in agents]
         self.num_envs = games.num_envs * len(agents)
         #: `[N]`: the game and the agent of each row.
         self.env_id = np.repeat(np.arange(games.num_envs), len(agents))
@@ -66,18 +67,22 @@ class Seats:
     @property
     def t(self) -> npt.NDArray[np.int64]:
         """`[N]`: the number of the seat's next step in its episode."""
-        return self.games.t[:, self.agent_ids].reshape(-1)
+        return self.games.t[:, self._in_game].reshape(-1)
 
     def rows(self, of_all: Mask) -> Mask:
         """`[games, all agents]` as `[N]`, without the seats that others play."""
-        ours = of_all[:, self.agent_ids]
+        ours = of_all[:, self._in_game]
         return (ours if self.others is None else ours & ~self.others).reshape(-1)
 
     def put(self, actions: npt.NDArray[Any], ready: Mask) -> None:
         """Note the actions `[N, ...]` of ready seats for the next step of the games."""
-        rows = actions.reshape(self.games.num_envs, len(self.agents), -1)
-        for at, (place, mine) in enumerate(zip(self._slices, ready.reshape(-1, len(self.agents)).T)):
-            self.games.actions[mine, place] = rows[mine, at]
+        rows, into = actions.reshape(self.games.num_envs, len(self.agents), -1), self.games.actions
+        if self.others is None:  # nobody else writes there, and nobody reads those of seats that are not ready
+            for at, place in enumerate(self._places):
+                into[:, place] = rows[:, at]
+            return
+        for at, (place, mine) in enumerate(zip(self._places, ready.reshape(-1, len(self.agents)).T)):
+            into[mine, place] = rows[mine, at]
 
     def leave_to_others(self, game: int, which: Mask) -> None:
         """Others play these of the agents in the running episode of a game (M7)."""
@@ -87,28 +92,31 @@ class Seats:
 
     def result(self, stepped: StepResult) -> StepResult:
         """What a step of all games means for these seats: `acted` marks those that have an answer."""
-        table = stepped.next_obs[TABLE][:, self.agent_ids]
-        answered = self.rows(stepped.next_obs[TABLE][..., Of.ANSWERED] != 0)
+        table = stepped.next_obs[TABLE]
+        answered = self.rows(table[..., ANSWERED] != 0)
         if stepped.acted is not None:
             answered &= np.repeat(stepped.acted, len(self.agents))
-        reward, terminated, truncated = (
-            np.where(answered, table[..., column].reshape(-1), 0.0)
-            for column in (Of.REWARD, Of.TERMINATED, Of.TRUNCATED)
-        )
+        outcome = table[:, self._in_game, REWARD : TRUNCATED + 1].reshape(-1, 3)
+        if not answered.all():
+            outcome = np.where(answered[:, None], outcome, 0.0)
+        reward, terminated, truncated = outcome.T
         return StepResult(self._of(stepped.next_obs), reward, terminated != 0, truncated != 0, answered)
 
     def _of(self, obs: Observations) -> Observations:
-        every = len(self._in_kind) == len(self.games.seating.kind_of(self.agents[0]).agents)
-        return _flat(obs[self._kind], None if every else self._in_kind)
+        return _flat(obs[self._kind], self._in_kind)
 
 
-def _flat(stack: Observations, agents: npt.NDArray[np.int64] | None) -> Observations:
-    """`[games, agents, ...]` as `[N, ...]`, of some agents or of all."""
+def _slice_of(indexes: list[int]) -> slice | list[int]:
+    """Indexes that follow each other as a slice, which takes views."""
+    first, past = indexes[0], indexes[-1] + 1
+    return slice(first, past) if indexes == list(range(first, past)) else indexes
+
+
+def _flat(stack: Observations, agents: slice | list[int]) -> Observations:
+    """`[games, agents, ...]` as `[N, ...]`, of some agents."""
     if isinstance(stack, Batch):
         return stack.map(lambda column: _flat(column, agents))
-    if agents is not None:
-        stack = stack[:, agents]
-    return stack.reshape(-1, *stack.shape[2:])
+    return stack[:, agents].reshape(-1, *stack.shape[2:])
 
 
 def is_of_games(manager: Manager) -> bool:
@@ -160,7 +168,7 @@ class GameManager:
     @property
     def turn(self) -> Mask:
         """`[games, agents]`: whose turn it is, in games that take an action in the next step."""
-        turn: Mask = self.games.obs[TABLE][..., Of.TURN] != 0
+        turn: Mask = self.games.obs[TABLE][..., TURN] != 0
         return turn if self.games.ready is None else turn & self.games.ready[:, None]
 
     def launch(self, seed: int) -> None:
@@ -182,7 +190,7 @@ class GameManager:
         games: Any = self.games
         stepped: StepResult = games.step(self.actions) if games.ready is None else games.step(self.actions, wait)
         table = stepped.next_obs[TABLE]
-        answered = table[..., Of.ANSWERED] != 0
+        answered = table[..., ANSWERED] != 0
         over = stepped.terminated | stepped.truncated
         if stepped.acted is not None:
             answered &= stepped.acted[:, None]
@@ -241,8 +249,8 @@ class GameManager:
             self.results.append(MatchResult(game, self._episode.item(game), self.players[game], returns))
         for agent, name in enumerate(self.seating.agents):
             if length := self.t.item(game, agent):
-                success = table.item(agent, Of.SUCCESS)
+                success = table.item(agent, SUCCESS)
                 won = None if success < 0 else success > 0
-                return_ = table.item(agent, Of.RETURN)
+                return_ = table.item(agent, RETURN)
                 self.finished.append(Episode(game, self._episode.item(game), return_, length, won, agent=name))
         self._episode[game] = -1

@@ -9,11 +9,13 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from flowrl.data.batch import Batch
+from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import before_reset, figures
 from flowrl.envs.managers.faults import classic_interface
 from flowrl.envs.masks import unasked_mask
-from flowrl.envs.spaces import Observations, check_alike, find_unusable, no_reward, write_row
+from flowrl.envs.spaces import Observations, check_alike, find_unusable, make_store, no_reward, write_row
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -54,12 +56,20 @@ class EnvManager(Manager):
         self._envs = envs
         self._steps = [env.step for env in envs]  # bound once: one lookup less per step
         self._recorders = [recorder(env) for env in envs]
+        self._written: Batch | None = None  # the observations of games, which they write themselves
+
+    def _share_memory(self) -> None:
+        games = [env for env in self._envs if isinstance(env, SeatsEnv)]
+        if self._written is None and len(games) == self.num_envs:
+            self._written = make_store(self._stored_space, self.num_envs)
+            for env_id, game in enumerate(games):
+                game.write_into(self._written[env_id])
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
         chosen = self._checked_actions(actions)
         at = (self._at + 1) % 3
         arrived, shape, ndarray = self._buffers[at], self._row_shape, np.ndarray
-        dtype = self._row_dtype
+        dtype, written = self._row_dtype, self._written
         reward, terminated, truncated = self._reward, self._terminated, self._truncated
         returns = self._return
         if self._marked:
@@ -78,11 +88,13 @@ class EnvManager(Manager):
                     raise no_reward(gain) from None
                 if type(obs) is ndarray and obs.shape == shape and obs.dtype is dtype:
                     arrived[env_id] = obs
-                else:
+                elif written is None:
                     write_row(obs, arrived, env_id, shape)
                 if over or cut:
                     terminated[env_id], truncated[env_id] = over, cut
                     ended.append((env_id, info))
+            if written is not None:
+                arrived[:] = written
             if found := find_unusable(arrived) or find_unusable(reward, "reward"):
                 env_id, flaw = found
                 raise SchemaError(flaw)
@@ -108,6 +120,7 @@ class EnvManager(Manager):
         self._finish(env_id, episode_id, return_, length, *figures(info, self._recorders[env_id]))
 
     def _begin_all(self) -> None:
+        self._share_memory()
         env_id = 0
         try:
             for env_id in range(self.num_envs):
@@ -119,7 +132,10 @@ class EnvManager(Manager):
     def _begin(self, env_id: int, into: Observations) -> None:
         obs, info = self._envs[env_id].reset(seed=self._draw_seed(env_id))
         self.unasked_mask = unasked_mask(info, self.observation_space)
-        write_row(obs, into, env_id, self._row_shape)
+        if self._written is not None:
+            into[env_id] = obs
+        else:
+            write_row(obs, into, env_id, self._row_shape)
         if found := find_unusable(into[env_id : env_id + 1]):
             raise SchemaError(found[1])
 
@@ -139,6 +155,7 @@ class EnvManager(Manager):
             self._envs[env_id].close()
         self._marked = True
         self._use([saved.get(env_id, env) for env_id, env in enumerate(self._envs)])
+        self._share_memory()
         self._cut(lost)
         for env_id in lost:
             self._begin(env_id, self._buffers[self._at])

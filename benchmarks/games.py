@@ -1,0 +1,202 @@
+"""What does an agent step of a game cost, beside a step of environments with one agent, and beside RLlib?
+
+`flowrl:two_cartpoles` in N copies, its agents played by one policy or by a policy each, beside 2N CartPole-v1, which
+has the same physics; all with separate 2x64 tanh networks for policy and value, one thread. "balancing" networks keep
+the poles up, so that both agents act in every step. With "random" ones a pole falls soon, and who waits for the other
+one takes no steps, so that fewer agents share what a step costs. The managers alone are beside it, stepped with
+constant actions. A ratio is that of the cost of an agent step to that of a step of CartPole in the same round; times
+are of the processor, and of the wall in brackets. Aim: at most 1.3 with balancing networks.
+
+With `--rllib`, agent steps a second of simple_spread (three agents, parallel, PettingZoo's interface), which one policy
+with such networks plays, beside RLlib's MultiAgentEnvRunner in this process, for as many copies. flowrl also computes
+values, which RLlib leaves to its learner. Aim: three times RLlib's rate.
+
+    python benchmarks/games.py [--copies 4 8 64] [--rounds 15] [--backend numpy] [--network random]
+    pip install flowrl-engine[bench,envs] mpe2
+    python benchmarks/games.py --rllib [--rounds 9]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+import torch
+from common import interleaved, local_ray, print_machine, ratio_with_interval
+
+from flowrl.data.multi_agent import MultiAgentBatch
+from flowrl.data.steps import real_steps
+from flowrl.envs import make_manager
+from flowrl.envs.games.seats import TABLE, Of
+from flowrl.policies import PPOPolicy
+from flowrl.rollout import WorkerSet
+
+GAME, SINGLE, STEPS, HIDDEN = "flowrl:two_cartpoles", "CartPole-v1", 64, (64, 64)
+
+#: Collects once; returns the number of agent steps.
+Contestant = Callable[[], int]
+
+
+def policy(*spaces: Any, network: str, backend: str) -> PPOPolicy:
+    """A policy with random weights, or ones that push the cart to where the pole leans."""
+    made = PPOPolicy(*spaces, hidden=HIDDEN, seed=0, device="cpu", act_backend=backend)
+    if network == "balancing":
+        first, _, second, _, last = made.model.actor
+        with torch.no_grad():
+            first.weight[0] = torch.tensor([0.02, 0.06, 0.5, 0.2])
+            second.weight[0], last.weight[:] = 0.0, 0.0
+            second.weight[0, 0], last.weight[1, 0] = 1.0, 1e4
+            for layer in (first, second, last):
+                layer.bias[:] = 0.0
+        made.load_weights(made.weights())  # the copy in numpy follows
+    return made
+
+
+def collecting(stack: ExitStack, *args: Any, **kwargs: Any) -> Contestant:
+    """Samples of a worker set."""
+    workers = stack.enter_context(WorkerSet(*args, seed=0, **kwargs))
+    workers.start()
+
+    def collect() -> int:
+        batch = workers.sample(steps=STEPS)
+        workers.local.episodes()
+        return batch.rows if isinstance(batch, MultiAgentBatch) else real_steps(batch)
+
+    return collect
+
+
+def stepping(stack: ExitStack, env: str, copies: int) -> Contestant:
+    """Steps of a manager."""
+    manager = stack.enter_context(make_manager(env, copies))
+    manager.launch(0)
+    action = np.arange(copies) % 2 if env == SINGLE else np.tile([0.0, 1.0], (copies, 1))
+
+    def step() -> int:
+        steps = 0
+        for _ in range(STEPS):
+            steps += copies if env == SINGLE else int(np.count_nonzero(manager.obs[TABLE][..., Of.TURN]))
+            manager.step(action)
+        manager.drain()
+        return steps
+
+    return step
+
+
+def measure(contestants: dict[str, Contestant], repeats: int, rounds: int) -> dict[str, np.ndarray]:
+    """Seconds per agent step, `[rounds, 2]`: of the processor and of the wall."""
+    steps = dict.fromkeys(contestants, 0)
+
+    def repeat(name: str) -> None:
+        steps[name] = sum(contestants[name]() for _ in range(repeats))
+
+    per_step: dict[str, list[np.ndarray]] = {name: [] for name in contestants}
+    for name in contestants:
+        repeat(name)  # warm up
+    for _ in range(rounds):
+        turn = interleaved({name: partial(repeat, name) for name in contestants}, 1, both_clocks)
+        for name, seconds in turn.items():
+            per_step[name].append(seconds[0] / steps[name])
+    return {name: np.array(values) for name, values in per_step.items()}
+
+
+def both_clocks() -> Any:
+    """Processor and wall time."""
+    return np.array([process_time(), perf_counter()])
+
+
+def costs(copies: int, network: str, options: argparse.Namespace) -> None:
+    """Print what a step of an agent costs."""
+    make = partial(policy, network=network, backend=options.backend)
+    two = {"policies": {"one": make, "two": make}, "agents": {"left": "one", "right": "two"}}
+    with ExitStack() as stack:
+        contestants = {
+            "CartPole": collecting(stack, SINGLE, make, envs_per_worker=2 * copies),
+            "game, one policy": collecting(stack, GAME, make, envs_per_worker=copies),
+            "game, two policies": collecting(stack, GAME, **two, envs_per_worker=copies),
+            "CartPole, manager": stepping(stack, SINGLE, 2 * copies),
+            "game, manager": stepping(stack, GAME, copies),
+        }
+        per_step = measure(contestants, max(1, 64 // copies), options.rounds)
+    for name, seconds in per_step.items():
+        beside = per_step["CartPole, manager" if "manager" in name else "CartPole"]
+        cost = np.median(seconds, axis=0) * 1e6
+        line = f"{copies:>3} copies, {network:<9}  {name:<19}{cost[0]:7.2f} us ({cost[1]:.2f})"
+        if name.startswith("game"):
+            (ratio, low, high), wall = (ratio_with_interval(seconds[:, k], beside[:, k]) for k in (0, 1))
+            line += f"   x {ratio:.2f}  (95 % interval {low:.2f} to {high:.2f}; wall {wall[0]:.2f})"
+        print(line, flush=True)
+
+
+def rllib(stack: ExitStack, copies: int) -> Contestant:
+    """RLlib's runner as its PPO asks it, in this process."""
+    from mpe2 import simple_spread_v3
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+    from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+    from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
+    from ray.tune.registry import register_env
+
+    register_env("simple_spread", lambda _: ParallelPettingZooEnv(simple_spread_v3.parallel_env()))
+    networks = DefaultModelConfig(fcnet_hiddens=list(HIDDEN), fcnet_activation="tanh", vf_share_layers=False)
+    config = (
+        PPOConfig().environment("simple_spread").multi_agent(policies={"all"}, policy_mapping_fn=lambda *_, **__: "all")
+    )
+    config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"all": RLModuleSpec(model_config=networks)}))
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=copies, rollout_fragment_length=STEPS)
+    runner = MultiAgentEnvRunner(config=config)
+    stack.callback(runner.stop)
+    return lambda: sum(episode.agent_steps() for episode in runner.sample())
+
+
+def beside_rllib(copies: int, options: argparse.Namespace) -> None:
+    """Print the rates and their ratio."""
+    with ExitStack() as stack:
+        contestants = {
+            f"flowrl, {backend}": collecting(
+                stack,
+                "mpe2.simple_spread_v3:parallel_env",
+                partial(policy, network="random", backend=backend),
+                envs_per_worker=copies,
+            )
+            for backend in ("torch", "numpy")
+        }
+        contestants["RLlib"] = rllib(stack, copies)
+        per_step = measure(contestants, 1, options.rounds)
+    for name, seconds in per_step.items():
+        processor, wall = 1 / np.median(seconds, axis=0)
+        line = f"{copies:>3} copies of simple_spread  {name:<14}{processor:>9,.0f} agent steps/s ({wall:,.0f})"
+        if name != "RLlib":
+            ratio, low, high = ratio_with_interval(per_step["RLlib"][:, 0], seconds[:, 0])
+            line += f"   {ratio:.2f} of RLlib's  (95 % interval {low:.2f} to {high:.2f})"
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--copies", type=int, nargs="+", default=[4, 8, 64])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--network", choices=("balancing", "random"), nargs="+", default=["balancing", "random"])
+    parser.add_argument("--backend", choices=("torch", "numpy"), default="torch", help="what computes actions")
+    parser.add_argument("--rllib", action="store_true", help="beside RLlib, instead")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print_machine("numpy", "torch", "gymnasium", *(["ray", "pettingzoo", "mpe2"] if options.rllib else []))
+    if options.rllib:
+        with local_ray(1):
+            for copies in options.copies:
+                beside_rllib(copies, options)
+        return
+    for network in options.network:
+        for copies in options.copies:
+            costs(copies, network, options)
+
+
+if __name__ == "__main__":
+    main()
