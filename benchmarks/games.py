@@ -7,9 +7,10 @@ one takes no steps, so that fewer agents share what a step costs. The managers a
 constant actions. A ratio is that of the cost of an agent step to that of a step of CartPole in the same round; times
 are of the processor, and of the wall in brackets. Aim: at most 1.3 with balancing networks.
 
-With `--rllib`, agent steps a second of simple_spread (three agents, parallel, PettingZoo's interface), which one policy
-with such networks plays, beside RLlib's MultiAgentEnvRunner in this process, for as many copies. flowrl also computes
-values, which RLlib leaves to its learner. Aim: three times RLlib's rate.
+With `--rllib`, agent steps a second of two games with PettingZoo's parallel interface: rps, whose step costs little,
+and simple_spread, whose step costs much. One policy with such networks plays all agents, in flowrl and in RLlib's
+MultiAgentEnvRunner, both in this process and with as many copies. flowrl also computes values, which RLlib leaves to
+its learner. The game alone is the bound for both. Aim: three times RLlib's rate.
 
     python benchmarks/games.py [--copies 4 8 64] [--rounds 15] [--backend numpy] [--network random]
     pip install flowrl-engine[bench,envs] mpe2
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import interleaved, local_ray, print_machine, ratio_with_interval
+from common import interleaved, print_machine, ratio_with_interval
 
 from flowrl.data.multi_agent import MultiAgentBatch
 from flowrl.data.steps import real_steps
@@ -132,10 +133,39 @@ def costs(copies: int, network: str, options: argparse.Namespace) -> None:
         print(line, flush=True)
 
 
-def rllib(stack: ExitStack, copies: int) -> Contestant:
+def made(game: str) -> Any:
+    """One of the games with PettingZoo's parallel interface."""
+    if game == "simple_spread":
+        from mpe2 import simple_spread_v3
+
+        return simple_spread_v3.parallel_env()
+    import pettingzoo
+    from pettingzoo.utils.conversions import aec_to_parallel
+
+    return aec_to_parallel(pettingzoo.make("aec", "classic/rps-v2"))
+
+
+def alone(game: str) -> Contestant:
+    """A copy of a game that nobody learns from, with constant actions: what everybody pays for."""
+    env = made(game)
+    env.reset(seed=0)
+
+    def play() -> int:
+        steps = 0
+        for _ in range(STEPS):
+            if not env.agents:
+                env.reset()
+            steps += len(env.agents)
+            env.step(dict.fromkeys(env.agents, 0))
+        return steps
+
+    return play
+
+
+def rllib(stack: ExitStack, game: str, copies: int) -> Contestant:
     """RLlib's runner as its PPO asks it, in this process."""
-    from mpe2 import simple_spread_v3
     from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.connectors.env_to_module import FlattenObservations
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -143,35 +173,37 @@ def rllib(stack: ExitStack, copies: int) -> Contestant:
     from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
     from ray.tune.registry import register_env
 
-    register_env("simple_spread", lambda _: ParallelPettingZooEnv(simple_spread_v3.parallel_env()))
+    register_env(game, lambda _: ParallelPettingZooEnv(made(game)))
     networks = DefaultModelConfig(fcnet_hiddens=list(HIDDEN), fcnet_activation="tanh", vf_share_layers=False)
-    config = (
-        PPOConfig().environment("simple_spread").multi_agent(policies={"all"}, policy_mapping_fn=lambda *_, **__: "all")
-    )
+    config = PPOConfig().environment(game)
+    config.multi_agent(policies={"all"}, policy_mapping_fn=lambda *_, **__: "all")
     config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs={"all": RLModuleSpec(model_config=networks)}))
     config.env_runners(num_env_runners=0, num_envs_per_env_runner=copies, rollout_fragment_length=STEPS)
+    if game == "rps":  # discrete observations become one-hot, as they do in flowrl
+        one_hot = {"env_to_module_connector": lambda *_, **__: FlattenObservations(multi_agent=True)}
+        config.env_runners(**one_hot)
     runner = MultiAgentEnvRunner(config=config)
     stack.callback(runner.stop)
     return lambda: sum(episode.agent_steps() for episode in runner.sample())
 
 
-def beside_rllib(copies: int, options: argparse.Namespace) -> None:
+def beside_rllib(game: str, copies: int, options: argparse.Namespace) -> None:
     """Print the rates and their ratio."""
     with ExitStack() as stack:
         contestants = {
             f"flowrl, {backend}": collecting(
                 stack,
-                "mpe2.simple_spread_v3:parallel_env",
+                partial(made, game),
                 partial(policy, network="random", backend=backend),
                 envs_per_worker=copies,
             )
             for backend in ("torch", "numpy")
         }
-        contestants["RLlib"] = rllib(stack, copies)
+        contestants |= {"RLlib": rllib(stack, game, copies), "the game alone": alone(game)}
         per_step = measure(contestants, 1, options.rounds)
     for name, seconds in per_step.items():
         processor, wall = 1 / np.median(seconds, axis=0)
-        line = f"{copies:>3} copies of simple_spread  {name:<14}{processor:>9,.0f} agent steps/s ({wall:,.0f})"
+        line = f"{copies:>3} copies of {game:<13}  {name:<14}{processor:>9,.0f} agent steps/s ({wall:,.0f})"
         if name != "RLlib":
             ratio, low, high = ratio_with_interval(per_step["RLlib"][:, 0], seconds[:, 0])
             line += f"   {ratio:.2f} of RLlib's  (95 % interval {low:.2f} to {high:.2f})"
@@ -189,9 +221,9 @@ def main() -> None:
     torch.set_num_threads(1)
     print_machine("numpy", "torch", "gymnasium", *(["ray", "pettingzoo", "mpe2"] if options.rllib else []))
     if options.rllib:
-        with local_ray(1):
+        for game in ("rps", "simple_spread"):
             for copies in options.copies:
-                beside_rllib(copies, options)
+                beside_rllib(game, copies, options)
         return
     for network in options.network:
         for copies in options.copies:

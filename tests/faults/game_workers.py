@@ -19,6 +19,20 @@ FAULTS = [
         "tests/data/datasets/test_game_datasets.py::test_a_recording_names_the_agents_and_is_read_of_some_alone",
     ),
     Fault(
+        "M4",
+        "flowrl/envs/managers/local.py",
+        "arrived[:] = written",
+        "pass",
+        OVER + "test_every_row_is_that_of_an_obvious_loop",
+    ),
+    Fault(
+        "M5",
+        "flowrl/rollout/acting.py",
+        "self._sent, self._borrowed = self._sent.map(np.copy), False\n        num_envs",
+        "self._borrowed = False\n        num_envs",
+        OVER + "test_every_row_is_that_of_an_obvious_loop",
+    ),
+    Fault(
         "M5",
         "flowrl/data/replay/seat_runs.py",
         "        goes_on = ~ended & ~newest\n",

@@ -5,17 +5,22 @@ from tests.faults.fault import Fault
 SEATS = "flowrl/envs/games/seats.py"
 ZOO = "flowrl/envs/adapters/pettingzoo.py"
 BY_HAND = "tests/envs/games/test_seats.py::test_every_transition_is_that_of_an_obvious_loop"
+IN_MEMORY = "tests/envs/games/test_seats.py::test_a_game_in_memory_of_others_plays_as_in_its_own"
 TEAMS = "operators/teams.py"
 BY_TEAM = "tests/operators/test_teams.py::test_rows_of_a_team_are_those_of_a_loop_over_all_games"
 LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
 
 FAULTS = [
-    Fault("M1", SEATS, "gained[at] = 0.0\n", "pass\n", BY_HAND),
+    Fault("M1", SEATS, "gained[at] = 0.0\n            opened", "opened", BY_HAND),
+    Fault("M1", SEATS, "gained[at] = 0.0\n            return", "pass\n            return", BY_HAND),
+    Fault("M5", SEATS, "if steady and self._steady:", "if steady:", BY_HAND),
+    Fault("M4", SEATS, "self._seats, self._row = self._seated(), row", "self._row = row", IN_MEMORY),
+    Fault("D3", SEATS, '{**self.__dict__, "_row": None}', "self.__dict__", IN_MEMORY),
     Fault("M1", SEATS, "if agent in obs or agent in over]", "if agent in self._turn or agent in acting]", BY_HAND),
     Fault("M2", SEATS, "[agent for agent in obs if agent not in over] if over else list(obs)", "list(obs)", BY_HAND),
     Fault("M5", SEATS, "table[at, column], table[at, other] = 1.0, 0.0", "table[at, column] = 1.0", BY_HAND),
     Fault("M6", SEATS, "self._gained[at] += gain", "self._gained[at] = gain", BY_HAND),
-    Fault("S5", SEATS, "self._standing[at, SUCCESS] = table[at, SUCCESS]", "table[at, SUCCESS]", BY_HAND),
+    Fault("S5", SEATS, "table[:, :RETURN] = 0.0", "table[:, :RETURN] = table[:, SUCCESS] = 0.0", BY_HAND),
     Fault(
         "M1",
         SEATS,

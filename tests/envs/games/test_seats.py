@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from gymnasium import spaces
 
 from flowrl.envs.games import Game, Turn
 from flowrl.envs.games.seats import Of, SeatsEnv
+from flowrl.envs.spaces import make_store
 from flowrl.envs.wrappers import pack, unpack
 from flowrl.errors import ConfigError, SchemaError
 
@@ -318,6 +320,45 @@ def test_a_saved_game_goes_on_where_it_was() -> None:
             assert plain(answer) == plain(again)
             over = answer[2] or answer[3]
             env = copied
+
+
+def test_a_game_in_memory_of_others_plays_as_in_its_own() -> None:
+    """M4, D3: its row has what it would return, and a copy of it does not write there."""
+    draw = np.random.default_rng(2)
+    for turns in [script(draw) for _ in range(20)]:
+        env, placed = (SeatsEnv(Scripted([[*turns]])) for _ in range(2))
+        memory = make_store(env.observation_space, 3)
+        placed.write_into(memory[1])
+        assert plain(env.reset(seed=0)[0]) == plain(placed.reset(seed=0)[0].to_dict())
+        over, action = False, np.zeros(env.action_space.shape)
+        while not over:
+            copied = unpack(pack(placed), "a game")  # type: ignore[arg-type]
+            obs, *answer = env.step(action)
+            assert plain(copied.step(action)) == plain((obs, *answer))
+            _, *again = placed.step(action)
+            assert plain(answer) == plain(again)
+            assert plain(memory[1].to_dict()) == plain(obs)
+            over = answer[1] or answer[2]
+        assert all(not column[[0, 2]].any() for _, column in memory.leaves())
+
+
+def test_a_game_saved_by_an_earlier_version_goes_on() -> None:
+    """It had another name for the table, which held only what outlasts a step."""
+    draw = np.random.default_rng(3)
+    for turns in [script(draw) for _ in range(5)]:
+        env = SeatsEnv(Scripted([[*turns]]))
+        env.reset(seed=0)
+        over, action = False, np.zeros(env.action_space.shape)
+        while not over:
+            state = copy.deepcopy(env).__getstate__()
+            state["_standing"] = table = state.pop("_table")
+            table[:, : Of.RETURN] = 0
+            del state["_steady"], state["_row"]
+            loaded = SeatsEnv.__new__(SeatsEnv)
+            loaded.__setstate__(state)
+            answer = env.step(action)
+            assert plain(loaded.step(action)) == plain(answer)
+            over = answer[2] or answer[3]
 
 
 def test_a_reward_of_nothing_after_the_end_is_no_reward() -> None:
