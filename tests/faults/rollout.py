@@ -133,8 +133,8 @@ FAULTS = [
     Fault(
         "T11",
         ACTING,
-        "else column[ids]\n",
-        "else column[:count]\n",
+        "else column[ids] for",
+        "else column[:count] for",
         ASYNC + "test_every_answer_is_stored_beside_what_was_sent",
     ),
     Fault(
