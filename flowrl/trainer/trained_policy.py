@@ -21,6 +21,7 @@ from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.policies.devices import torch_threads
 from flowrl.policies.masks import action_mask
 from flowrl.policies.policies import Policies
+from flowrl.policies.policy import Policy
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.rollout.acting import initial_states
 from flowrl.rollout.game_workers import GameWorkers
@@ -28,7 +29,6 @@ from flowrl.rollout.policy_map import Agents, policy_map
 
 if TYPE_CHECKING:
     from flowrl.envs import Environments
-    from flowrl.policies import Policy
     from flowrl.rollout import BaseWorkers
     from flowrl.trainer.config import Configuration
 
@@ -126,8 +126,9 @@ class TrainedPolicy:
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping) and not alone:
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
             raise SchemaError(f"act needs the observation alone, the first element of {call}")
-        rows, count = _rows(_acted_on(obs, space, self.policy.actor_space), self.policy.actor_space)
-        if not deterministic and space is not self.policy.actor_space:  # drawing gives a value too, which nobody reads
+        acted_on = self.policy.actor_space if isinstance(self.policy, Policy) else space
+        rows, count = _rows(_acted_on(obs, space, acted_on), acted_on)
+        if not deterministic and space is not acted_on:  # drawing gives a value too, which nobody reads
             rest: Any = create_empty_array(space, count or 1, np.zeros)
             rows = Batch({**rest, **rows})
         mask = action_mask(rows)

@@ -137,8 +137,8 @@ FAULTS = [
     Fault(
         "N6",
         "flowrl/data/datasets/dataset.py",
-        "return np.flatnonzero(column[:count])",
-        "break",
+        "real &= column[:count] != 0",
+        "pass",
         "tests/data/datasets/test_datasets.py::test_padded_steps_are_no_rows",
     ),
     Fault(

@@ -313,8 +313,8 @@ FAULTS = [
     Fault(
         "S4",
         "flowrl/cli/evaluate.py",
-        "middle([each[name] for each in scores])",
-        "middle([each[name] for each in scores[:-1]])",
+        "middle([each.get(name) for each in scores])",
+        "middle([each.get(name) for each in scores[:-1]])",
         "tests/cli/test_evaluate_run.py::test_several_runs_have_a_middle",
     ),
     Fault(

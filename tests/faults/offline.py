@@ -91,7 +91,7 @@ FAULTS = [
     Fault(
         "Q7",
         "operators/train.py",
-        "get(self.workers.clock, 0))\n        trained",
+        "get(workers.clock, 0))\n        trained",
         'get("env_steps", 0))\n        trained',
         OFFLINE + "test_schedules_follow_updates",
     ),

@@ -144,8 +144,8 @@ FAULTS = [
     Fault(
         "F2",
         "operators/datasets.py",
-        "        elif self.recorded != len(self._writer):",
-        "        elif self.recorded > len(self._writer):",
+        "        elif before != len(writer):",
+        "        elif before > len(writer):",
         "tests/operators/test_dataset_ops.py::test_a_resume_loses_and_doubles_nothing",
     ),
     Fault(

@@ -167,7 +167,7 @@ FAULTS = [
     Fault(
         "G6",
         "flowrl/policies/critics.py",
-        "masked(self.actor(features.detach()).float(), action_mask(obs))",
+        "masked(self.actor(seen).float(), action_mask(obs))",
         "self.actor(features.detach())",
         MASKS + "test_discrete_sac_goes_by_the_valid_actions",
     ),

@@ -355,14 +355,14 @@ FAULTS = [
     Fault(
         "B5",
         "flowrl/data/replay/segments.py",
-        "most=max(0, self.written - 1)).copy()",
-        "most=max(0, self.written - 1)) * 0",
+        "self._begin = begin.copy()",
+        "self._begin = begin * 0",
         EPISODES + "test_a_saved_buffer_goes_on_alike",
     ),
     Fault(
         "B3",
         "flowrl/data/replay/segments.py",
-        "        cut[:1] |= self.cut\n",
+        "        cut[:1] |= over\n",
         "",
         SEQUENCES + ANY_USE,
     ),

@@ -235,8 +235,8 @@ FAULTS = [
     Fault(
         "G6",
         "flowrl/policies/networks.py",
-        "return masked(self.actor(features), action_mask(obs)), self.critic(features)[:, 0]",
-        "return self.actor(features), self.critic(features)[:, 0]",
+        "return masked(self.actor(features), action_mask(obs)), self.critic(seen)[:, 0]",
+        "return self.actor(features), self.critic(seen)[:, 0]",
         "tests/plans/test_masked_plans.py::test_other_actions_backends_and_managers",
     ),
     Fault(

@@ -16,6 +16,7 @@ import torch
 from flowrl import Run
 from flowrl.engine.graph import paths
 from flowrl.operators import Evaluate
+from flowrl.policies import Policy
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import check_plan, same
 from flowrl.trainer.plan_file import builtin_plans
@@ -35,7 +36,7 @@ def test_none_is_forgotten() -> None:
 
 def kinds(names: Iterable[str]) -> set[type]:
     """The classes of the policies of these variants."""
-    return {type(policy) for name in names for policy in make(name)[0].resources}
+    return {type(each) for name in names for each in make(name)[0].resources if isinstance(each, Policy)}
 
 
 @pytest.mark.parametrize("name", first(PLANS, of=FAMILIES, rest="slow"))

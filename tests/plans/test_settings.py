@@ -41,6 +41,7 @@ TEXTS: dict[str, Callable[[], list[Any]]] = {
 #: Sizes of a memory that the plan refuses; what a sum lacks; and what counts for discrete actions only.
 UNUSED = {"airl_ppo": ["memory_size", "sequence_length"], "vdn": ["mixer_width"]}
 UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd")}
+UNUSED |= {name: ["agent"] for name in ("bc", "marwil", "cql", "iql")}  # their data here are of one agent
 
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.
 LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100, "priority_beta_steps": 100}

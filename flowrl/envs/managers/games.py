@@ -245,7 +245,7 @@ class GameManager:
 
     def _finish(self, game: int, table: npt.NDArray[np.float64]) -> None:
         if game in self.players:
-            returns = table[:, Of.RETURN].tolist()
+            returns = table[:, RETURN].tolist()
             self.results.append(MatchResult(game, self._episode.item(game), self.players[game], returns))
         for agent, name in enumerate(self.seating.agents):
             if length := self.t.item(game, agent):
