@@ -131,6 +131,8 @@ TASKS = {
         f"{plan}-cartpoles": Task(plan, 475, 100_000, "flowrl:two_cartpoles", agents=("left", "right"))
         for plan in ("ippo", "two_trainers")
     },
+    # The return is that of both agents, who get 8 each at best.
+    **{f"{plan}-two-step": Task(plan, 16, 20_000, "flowrl:two_step", NUMPY) for plan in ("mappo", "masac")},
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
