@@ -2,6 +2,9 @@
 
 Throughout, `terminated[t]` and `truncated[t]` say how step t ended its episode (if both, terminated wins, T4).
 The observation "arrived in" at t is the true one after step t: the final observation where an episode ended.
+
+`gamma` is one number, the discount per step, or an array of the shape of `reward` with that of each step, such as γᵏ of
+an option of k steps (Sutton, Precup & Singh 1999). Formulas have γ for γₜ.
 """
 
 from __future__ import annotations
@@ -15,12 +18,15 @@ Array: TypeAlias = Any
 """A numpy array or a torch tensor."""
 
 
-def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, n: int) -> tuple[Array, Array, Array]:
+def n_step(
+    reward: Array, terminated: Array, truncated: Array, *, gamma: float | Array, n: int
+) -> tuple[Array, Array, Array]:
     """The n-step window that starts at each step: its return, its length, and the discount of the value after it.
 
     Gₜ = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ,  dₜ = γᵏ · (1 − terminatedₜ₊ₖ₋₁);  a target is then Gₜ + dₜ V(sₜ₊ₖ).
 
-    The window holds k ≤ n steps: it stops at the end of the episode and at T (rules N1-N4, T4).
+    With a discount of each step, γⁱ is the product γₜ γₜ₊₁ ... γₜ₊ᵢ₋₁. The window holds k ≤ n steps: it stops at the
+    end of the episode and at T (rules N1-N4, T4).
 
     Args:
         reward, terminated, truncated: `[T, N]` or `[T]`; integer rewards are converted to float32.
@@ -44,20 +50,26 @@ def n_step(reward: Array, terminated: Array, truncated: Array, *, gamma: float, 
     last_terminated = terminated != 0  # a new array, whatever the dtype of the mask
     ended = last_terminated | (truncated != 0)
     steps = xp.ones_like(reward, dtype=xp.int64)
+    of_each: Any = None if np.ndim(gamma) == 0 else xp.asarray(gamma, dtype=total.dtype)
+    product: Any = None if of_each is None else of_each * xp.ones_like(total)  # of the steps of the window so far
     open_, length = ~ended, len(reward)  # open_[t]: the window that starts at t goes on after i steps
     for i in range(1, min(n, length)):
         fits = length - i
         open_ = open_[:fits]
         # `where`, not a product: a NaN beyond the episode's end must not leak in.
-        total[:fits] += xp.where(open_, gamma**i * reward[i:], 0)
+        total[:fits] += xp.where(open_, (gamma**i if product is None else product[:fits]) * reward[i:], 0)
+        if product is not None:
+            product[:fits] *= xp.where(open_, of_each[i:], 1)
         steps[:fits] += open_
         last_terminated[:fits] |= open_ & (terminated[i:] != 0)
         open_ = open_ & ~ended[i:]
+    if product is not None:
+        return total, steps, xp.where(last_terminated, 0, product)
     powers = xp.asarray([gamma**k for k in range(min(n, length) + 1)], dtype=total.dtype, device=total.device)
     return total, steps, xp.where(last_terminated, 0, powers[steps])
 
 
-def discounted(reward: Array, terminated: Array, truncated: Array, bootstrap: Array, *, gamma: float) -> Array:
+def discounted(reward: Array, terminated: Array, truncated: Array, bootstrap: Array, *, gamma: float | Array) -> Array:
     """The discounted return from each step to the end of its episode, bootstrapped where the data ends first.
 
     Gₜ = rₜ + γ · { 0 if terminatedₜ;  bootstrapₜ if truncatedₜ or t = T−1;  Gₜ₊₁ otherwise }
@@ -87,7 +99,7 @@ def gae(
     terminated: Array,
     truncated: Array,
     *,
-    gamma: float,
+    gamma: float | Array,
     lam: float,
 ) -> Array:
     """The generalized advantage estimate of each step.
@@ -118,7 +130,7 @@ def gae(
 
 
 def td_lambda(
-    reward: Array, next_value: Array, terminated: Array, truncated: Array, *, gamma: float, lam: float
+    reward: Array, next_value: Array, terminated: Array, truncated: Array, *, gamma: float | Array, lam: float
 ) -> Array:
     """The TD(λ) target of the value of each step: its λ-return.
 
@@ -154,7 +166,7 @@ def v_trace(
     terminated: Array,
     truncated: Array,
     *,
-    gamma: float,
+    gamma: float | Array,
     lam: float = 1,
     rho_bar: float = 1,
     c_bar: float = 1,
@@ -212,7 +224,7 @@ def retrace(
     terminated: Array,
     truncated: Array,
     *,
-    gamma: float,
+    gamma: float | Array,
     lam: float = 1,
 ) -> Array:
     """The Retrace(λ) target of Q for each action taken, under a policy π, from the actions of another policy μ.

@@ -11,8 +11,8 @@ import numpy as np
 
 from flowrl.data import Batch
 from flowrl.data.advantages import NEEDED, with_advantages
-from flowrl.data.columns import OF_LAST, STREAM, TRANSITION, episode_breaks
-from flowrl.data.steps import is_fragment, real_rows
+from flowrl.data.columns import OF_LAST, STEP_DISCOUNT, STREAM, TRANSITION, episode_breaks
+from flowrl.data.steps import discounts, is_fragment, real_rows
 from flowrl.data.trajectories import (
     Held,
     Trajectory,
@@ -59,7 +59,8 @@ class NStep:
 
     reward = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ and discount = γᵏ · (1 − terminatedₜ₊ₖ₋₁) over a window of k ≤ n steps, which stops
     at the end of its episode; next_obs, terminated and truncated are those of the window's last step. Every other
-    column (obs, action, provenance ...) is that of its first step.
+    column (obs, action, provenance ...) is that of its first step. The column `step_discount`, the discounts of a
+    game's own steps, takes the place of gamma (M9).
 
     With the columns `worker` and `env_id`, streams of several workers may interleave; with `episode_id` and `t`, a
     window also stops where an episode was lost (its worker died, or it was reset). Windows skip padded steps (`mask`
@@ -107,7 +108,8 @@ class NStep:
         check_fragment("NStep", batch, needs=("reward", *OF_LAST), makes=("discount",))
         if self.n == 1 or not batch["reward"].shape[0]:
             terminated = np.asarray(batch["terminated"])
-            return real_rows(batch.replace(discount=np.where(terminated, 0, self.gamma).astype(np.float32)))
+            discount = np.where(terminated, 0, discounts(batch, self.gamma)).astype(np.float32)
+            return _without_steps(real_rows(batch.replace(discount=discount)))
         if of_seats(batch):
             return self._of_seats(*trajectories(*self._held(), batch))
         key, rows, before = _stream(batch), batch.to_numpy(), 0
@@ -158,7 +160,7 @@ class NStep:
         if "mask" in rows:
             ended[:-1] |= rows["mask"][1:] == 0
             ended[-1:] = True
-        total, steps, discount = n_step(reward, terminated, ended, gamma=self.gamma, n=self.n)
+        total, steps, discount = n_step(reward, terminated, ended, gamma=discounts(rows, self.gamma), n=self.n)
         last = np.arange(length)[:, None] + steps - 1
         closed = (steps == self.n) | ended[last, np.arange(envs)]
         if flush:
@@ -174,7 +176,12 @@ class NStep:
         result: Batch = flat.select([name for name in flat if name not in OF_LAST])[start]
         result.update(flat.select(OF_LAST)[end])
         result.update(reward=total.ravel()[start], discount=discount.ravel()[start].astype(np.float32))
-        return result
+        return _without_steps(result)
+
+
+def _without_steps(rows: Batch) -> Batch:
+    """Rows of windows, without the discount of their first steps, which is part of `discount`."""
+    return rows.select([name for name in rows if name != STEP_DISCOUNT]) if STEP_DISCOUNT in rows else rows
 
 
 @operator
@@ -188,7 +195,8 @@ class GAE:
     estimate and get 0.
 
     Args:
-        gamma: discount per step. lam: 0 gives the one-step error, 1 the discounted return − value.
+        gamma: discount per step; the column `step_discount`, that of a game's own steps, takes its place (M9).
+        lam: 0 gives the one-step error, 1 the discounted return − value.
 
     Raises: SchemaError if a column is missing, advantages exist already, or steps are not in order.
     Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage estimation", eq. 16.

@@ -8,6 +8,7 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import PROVENANCE, episode_breaks
+from flowrl.data.steps import discounts
 from flowrl.data.types import Array
 from flowrl.returns import gae, v_trace
 
@@ -19,12 +20,13 @@ def with_advantages(batch: Batch, gamma: float, lam: float) -> Batch:
     """A fragment `[T, N, ...]` with `advantage` and `target`, float32.
 
     advantage is `flowrl.returns.gae` per environment (G1); target = advantage + value, before any normalization (G2).
-    The trace stops where an episode ended or, by provenance, was lost. Padded steps (`mask` 0) affect no other step's
-    estimate and get 0.
+    gamma is that of each step, see `discounts`. The trace stops where an episode ended or, by provenance, was lost.
+    Padded steps (`mask` 0) affect no other step's estimate and get 0.
     """
     used = batch.select(NEEDED).to_numpy()
     cut, value = trace_ends(batch), used["value"]
-    advantage = gae(used["reward"], value, used["next_value"], used["terminated"], cut, gamma=gamma, lam=lam)
+    of_each = discounts(batch, gamma)
+    advantage = gae(used["reward"], value, used["next_value"], used["terminated"], cut, gamma=of_each, lam=lam)
     return _with(batch, advantage, advantage + value)
 
 
@@ -37,7 +39,7 @@ def with_v_trace(batch: Batch, target_logp: Array, *, gamma: float, **limits: fl
     used = batch.select(["logp", *NEEDED]).to_numpy()
     names = ("reward", "value", "next_value", "terminated")
     columns = [used["logp"], target_logp, *(used[name] for name in names), trace_ends(batch)]
-    target, advantage = v_trace(*columns, gamma=gamma, **limits)
+    target, advantage = v_trace(*columns, gamma=discounts(batch, gamma), **limits)
     return _with(batch, advantage, target)
 
 

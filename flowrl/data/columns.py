@@ -31,6 +31,9 @@ OF_LAST = ("next_obs", *ENDS)
 TRANSITION = ("obs", "action", "reward", *OF_LAST)
 """The columns that demonstrated steps need to mix with an agent's."""
 
+STEP_DISCOUNT = "step_discount"
+"""The column of what everything after a step counts, where the game says so; it takes the place of a gamma."""
+
 PLACE = ("index", "generation", "shard", "part")
 """The columns that locate a drawn row in a replay buffer; `shard` and `part` only if there are several."""
 

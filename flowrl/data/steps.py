@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -50,14 +51,21 @@ def real_rows(batch: Batch, *, fragment: bool | None = None) -> Batch:
     return rows[np.flatnonzero(rows["mask"])] if "mask" in rows and not np.all(rows["mask"]) else rows
 
 
+def discounts(batch: Batch, gamma: float) -> Any:
+    """The discount of each step: the column `step_discount` of a game that has it (M9), else the number `gamma`."""
+    return batch.get(cols.STEP_DISCOUNT, gamma)
+
+
 def one_step_windows(batch: Batch, gamma: float) -> Batch:
     """The rows of a batch, with `discount = gamma · (1 − terminated)` unless an adder made n-step windows (T6).
+
+    gamma is that of the step, see `discounts`.
 
     >>> one_step_windows(Batch(reward=np.ones(2), terminated=[True, False], truncated=[True, True]), 0.5).discount
     array([0. , 0.5], dtype=float32)
     """
     if "discount" not in batch:
-        batch = batch.replace(discount=gamma * (1.0 - batch["terminated"].astype(np.float32)))
+        batch = batch.replace(discount=discounts(batch, gamma) * (1.0 - batch["terminated"].astype(np.float32)))
     return real_rows(batch)
 
 

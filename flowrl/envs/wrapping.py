@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.envs.adapters.pettingzoo import with_masks
+from flowrl.envs.games.hierarchy import hierarchy
 from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.games.wrappers import AgentId, GameWrapper, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
@@ -27,6 +28,7 @@ _OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "ActionMask": (ActionMask, VectorActionMask),
     "AgentId": (AgentId, AgentId),
     "GlobalState": (GlobalState, GlobalState),
+    "Hierarchy": (hierarchy, hierarchy),
     "InfoColumns": (InfoColumns, VectorInfoColumns),
     "PadSpaces": (PadSpaces, PadSpaces),
 }
@@ -45,9 +47,9 @@ class _WithArguments:
 def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
-    A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask` and `InfoColumns`, of games `AgentId`,
-    `GlobalState` and `PadSpaces`, or `module:Wrapper`; arguments follow as in a call, as Python literals. A callable is
-    returned unchanged.
+    A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask`, `InfoColumns` and `Hierarchy`, of games
+    `AgentId`, `GlobalState` and `PadSpaces`, or `module:Wrapper`; arguments follow as in a call, as Python literals. A
+    callable is returned unchanged.
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 
@@ -77,8 +79,10 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
     made = [wrapper_of(each) for each in wrappers]
     if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env) and recorder(env) is None:
         env = RawRecorder(env)
-    for text, each in zip(wrappers, made):
+    for at, (text, each) in enumerate(zip(wrappers, made), 1):
         env = _applied(each, env, text, gymnasium.Env)
+        if isinstance(env, SeatsEnv):
+            return _wrapped_game(env, wrappers[at:])
     return env
 
 

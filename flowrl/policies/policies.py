@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,15 @@ from flowrl.policies.protocols import HasModel
 from flowrl.policies.weights import check_numbers
 from flowrl.saved import Saved, load_whole
 
+AsOne = Callable[[Mapping[str, Policy]], Any]
+"""What makes one acting policy of several by name."""
+
 
 class Policies(Mapping[str, Policy]):
     """The policies of a game, by name. Each acts and learns alone; their weights and states are one.
+
+    `as_one` is what they make together in an environment of one agent, with the spaces and modes of a `Policy`; None in
+    a game between agents.
 
     >>> from gymnasium.spaces import Box, Discrete
     >>> from flowrl.policies import DQNPolicy, PPOPolicy
@@ -24,8 +30,9 @@ class Policies(Mapping[str, Policy]):
     (['left', 'right'], 0, 'left')
     """
 
-    def __init__(self, policies: Mapping[str, Policy]) -> None:
+    def __init__(self, policies: Mapping[str, Policy], as_one: AsOne | None = None) -> None:
         self._policies = dict(policies)
+        self.as_one = None if as_one is None else as_one(self)
 
     def __getitem__(self, name: str) -> Policy:
         return self._policies[name]

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.data.columns import STEP_DISCOUNT
+from flowrl.data.steps import discounts
 from flowrl.errors import ConfigError
 from flowrl.policies.adam import Adam
 from flowrl.policies.dqn import DoubleQSettings, DQNPolicy
@@ -154,7 +156,7 @@ class R2D2Learning(Learning):
     policy: R2D2Policy
     recurrent = True
     columns = ("obs", "action", "reward", "terminated", "next_obs", "state", "mask")
-    optional = ("weight",)
+    optional = ("weight", STEP_DISCOUNT)
     requires: ClassVar[dict[str, str]] = {
         **RECURRENT_REQUIRES,
         "sequences": "each of one episode: draw them from a SequenceReplayBuffer, or make them with Unroll",
@@ -206,7 +208,8 @@ class R2D2Learning(Learning):
         """yₜ `[T, B]`, from both networks' values `[T + 1, B, A]`; valid at the counted steps."""
         given, last = self.policy.settings, rows.mask.clone()
         last[:-1] &= ~rows.mask[1:]
-        reward, steps, discount = n_step(rows.reward.float(), rows.terminated, last, gamma=given.gamma, n=given.n_step)
+        gamma = discounts(rows, given.gamma)
+        reward, steps, discount = n_step(rows.reward.float(), rows.terminated, last, gamma=gamma, n=given.n_step)
         chooser = masked(online if given.double else target, action_mask(self.unrolled_obs(rows)))
         best = chooser.argmax(2, keepdim=True)
         value = target.gather(2, best).squeeze(2)

@@ -85,6 +85,12 @@ class Actor:
         return row, result
 
     @property
+    def steps(self) -> Array:
+        """`[N]`: the steps of the running episodes."""
+        steps: Array = self.manager.t
+        return steps
+
+    @property
     def sent(self) -> dict[str, Column]:
         """The columns `[N, ...]` of the newest action of each row, as `step` returns them."""
         return {name: column for name, column in self._sent.items() if name != "env_action"}

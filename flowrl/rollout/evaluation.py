@@ -126,6 +126,11 @@ class _InGames:
         self._games.launch(env_seed)
         self._players = Players(self._games, policies, self._policy_map, lambda policy: policy.eval_mode, noise_seed)
 
+    @property
+    def steps(self) -> Array:
+        """`[games]`: the env steps of the running episodes."""
+        return self._games.steps
+
     def step(self, *, wait: Array) -> tuple[None, StepResult]:
         stepped = self._players.step(wait=None if self._games.games.ready is None else wait)
         self._players.assign()
@@ -181,8 +186,9 @@ def _play(
             for episode in manager.drain():
                 if counts[episode.env_id] < most[episode.env_id]:
                     keep(episode)
-            for i in np.flatnonzero((manager.t >= max_steps) & (counts < most)).tolist():
-                keep(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(manager.t[i]), cut=True))
+            lengths = actor.steps
+            for i in np.flatnonzero((lengths >= max_steps) & (counts < most)).tolist():
+                keep(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(lengths[i]), cut=True))
                 most[i] = counts[i]  # it plays no more
                 share[i] = min(share[i], most[i])
         counted = [episode for of, n in zip(played, share.tolist()) for episode in of[:n]]

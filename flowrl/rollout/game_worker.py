@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.data import Batch
+from flowrl.data.columns import STEP_DISCOUNT
 from flowrl.data.multi_agent import MultiAgentBatch
 from flowrl.data.steps import real_rows
 from flowrl.data.trajectories import side_by_side
@@ -86,7 +87,7 @@ class GameWorker(RolloutWorker):
         if steps is not None:
             missing = np.full(self.manager.num_envs, steps)
             while (missing > 0).any() or (self._shared and not self._rows()):
-                missing -= self._step_games(missing <= 0)
+                missing -= self._step_games(missing <= 0) & self._games.timed
             return self._collected({name: self._cut(name) for name in self._with_rows()})
         while self._rows() < amounts[0]:
             self._step_games()
@@ -166,12 +167,15 @@ class GameWorker(RolloutWorker):
             answered: Any = result.acted & moved[player.seats.env_id]
             if answered.any():
                 row["next_obs"], row["reward"], row["terminated"], row["truncated"], _ = result
+                if (discount := player.seats.discount(stepped)) is not None:
+                    row[STEP_DISCOUNT] = discount
                 if "value" not in row:
                     row.pop("next_state", None)
                 fragment.write(row, answered)
         self._players.assign()
-        self._steps += int(moved.sum())
-        self.env_steps += int(moved.sum())
+        timed = int((moved & self._games.timed).sum())
+        self._steps += timed
+        self.env_steps += timed
         return moved
 
     def _rows(self) -> int:

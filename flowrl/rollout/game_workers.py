@@ -9,6 +9,7 @@ from flowrl.envs import Environments
 from flowrl.envs.make import Seen
 from flowrl.errors import ConfigError, PlanError, did_you_mean
 from flowrl.policies import Policies, Policy
+from flowrl.policies.policies import AsOne
 from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, Spaces
 from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.policy_map import Agents, policy_map
@@ -55,6 +56,7 @@ class GameWorkers(BaseWorkers):
 
     Attributes:
         agents: The argument.
+        as_one: See `flowrl.policies.Policies`; to be set by who knows that the policies act as one.
         parts: The workers of each policy; of a single one, these.
     """
 
@@ -73,6 +75,7 @@ class GameWorkers(BaseWorkers):
         rest = environments, evaluation, num_eval_envs
         there = worker_policies or {}
         self.agents = agents
+        self.as_one: AsOne | None = None
         self.parts: dict[str, BaseWorkers] = {}
         name, *others = makes
         if not others:
@@ -100,7 +103,7 @@ class GameWorkers(BaseWorkers):
         if not self._are_several:
             return super().policy
         self._take_newest()
-        return Policies(self._policies)
+        return Policies(self._policies, self.as_one)
 
     @property
     def broadcast(self) -> Broadcast:
@@ -116,7 +119,7 @@ class GameWorkers(BaseWorkers):
         """See `BaseWorkers.new_policy`."""
         if not self._are_several:
             return super().new_policy()
-        return Policies({name: part.new_policy() for name, part in self.parts.items()})
+        return Policies({name: part.new_policy() for name, part in self.parts.items()}, self.as_one)
 
     @property
     def version(self) -> int:

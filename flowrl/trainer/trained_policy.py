@@ -103,6 +103,8 @@ class TrainedPolicy:
     def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
         """Return an action for `env.step`, in the action space's dtype; a recurrent policy returns (action, state).
 
+        So does a hierarchy, whose state has the goal too.
+
         Pass that state along with the next observation: `action, state = act(obs, state=state)`.
 
         Args:
@@ -117,11 +119,12 @@ class TrainedPolicy:
             SchemaError: the observation does not fit the observation space, its action mask leaves no action, or the
                 state does not fit the observations.
         """
-        if isinstance(self.policy, Policies):
+        policy = self.policy.as_one if isinstance(self.policy, Policies) else self.policy
+        if policy is None:
             raise ConfigError(
                 f"act: there are the policies {', '.join(self.policy)}: say which acts, .of(NAME).act(obs)"
             )
-        space: Any = self.policy.observation_space
+        space: Any = policy.observation_space
         alone = _of_tuple(space) and isinstance(space[str(len(space) - 1)], gymnasium.spaces.Dict)
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping) and not alone:
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
@@ -132,14 +135,14 @@ class TrainedPolicy:
             rest: Any = create_empty_array(space, count or 1, np.zeros)
             rows = Batch({**rest, **rows})
         mask = action_mask(rows)
-        if mask is not None and (stuck := without_choice(mask, self.policy.action_space)).size:
+        if mask is not None and (stuck := without_choice(mask, policy.action_space)).size:
             raise SchemaError(f"the action_mask leaves no valid action in observation {stuck[0]}: the episode is over")
-        mode = self.policy.eval_mode if deterministic else self.policy.collect_mode
+        mode = policy.eval_mode if deterministic else policy.collect_mode
         states = self._remembered(mode, count, state, episode_start)
         columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps, *states)
         # The environment may get a clipped form of the sampled action (G6).
         action = np.asarray(columns.get("env_action", columns["action"]))
-        action = action.astype(self.policy.action_space.dtype, copy=False)
+        action = action.astype(policy.action_space.dtype, copy=False)
         action = action[0] if count is None else action
         return (action, columns["next_state"]) if states else action
 

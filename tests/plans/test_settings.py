@@ -29,9 +29,11 @@ SPACES = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discret
 
 #: Other values of settings that are texts or tables, of which one is needed here; what does not fit is refused.
 TEXTS: dict[str, Callable[[], list[Any]]] = {
-    **dict.fromkeys(("ppo", "dqn"), lambda: [{"gamma": 0.5}]),
+    **dict.fromkeys(("ppo", "dqn", "manager", "worker"), lambda: [{"gamma": 0.5}]),
     **dict.fromkeys(("privileged", "critic_obs"), lambda: [("obs",), ("agent",), ("nothing",)]),
     "frozen": lambda: [["left"]],
+    "subgoal": lambda: [(1,)],
+    "intrinsic": lambda: ["success"],
     "data": lambda: [cartpole()],
     "eval_opponent": lambda: ["one_ply", None],
     "opponents": lambda: [("random",)],

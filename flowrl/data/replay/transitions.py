@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.columns import ENDS, OF_LAST, describe, numeric
+from flowrl.data.columns import ENDS, OF_LAST, STEP_DISCOUNT, describe, numeric
 from flowrl.data.replay.frame_stack import with_stacks
 from flowrl.data.replay.ring_storage import Rings
+from flowrl.data.steps import discounts
 from flowrl.data.types import Index, New
 from flowrl.errors import SchemaError, did_you_mean
 from flowrl.returns import n_step as n_step_windows
@@ -41,7 +42,7 @@ def one_step(rings: Rings, index: Index, gamma: float, frame_stack: int = 1, new
     """Transitions of one step, with `discount` if `terminated` is stored and `discount` is not."""
     rows = transitions(rings, index, index, frame_stack, new)
     if "discount" not in rows and "terminated" in rows:
-        rows["discount"] = (rows["terminated"] == 0) * np.float32(gamma)
+        rows["discount"] = (rows["terminated"] == 0) * np.float32(discounts(rows, gamma))
     return rows
 
 
@@ -50,9 +51,11 @@ def windows(rings: Rings, index: Index, n: int, gamma: float, frame_stack: int =
     n = min(n, rings.length)  # no window is longer than a ring
     window, ended = rings.following(index, n)
     ended[:-1] |= rings.begins(window[1:])
-    steps = rings.take(window, ["reward", *ENDS])
+    steps = rings.take(window, ["reward", *ENDS, *([STEP_DISCOUNT] if STEP_DISCOUNT in rings else [])])
     ended |= steps["truncated"] != 0
-    total, length, discount = n_step_windows(steps["reward"], steps["terminated"], ended, gamma=gamma, n=n)
+    total, length, discount = n_step_windows(
+        steps["reward"], steps["terminated"], ended, gamma=discounts(steps, gamma), n=n
+    )
     rows = transitions(rings, index, window[length[0] - 1, np.arange(len(index))], frame_stack, new)
     rows.update(reward=total[0], discount=discount[0].astype(np.float32))
     return rows

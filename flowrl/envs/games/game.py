@@ -18,6 +18,11 @@ class Turn(NamedTuple):
     - `terminated`, `truncated`: the agents whose episode ends in this step; they act no more before the next `reset`.
       Truncated is who could have gone on (a time limit), as in gymnasium.
     - `info`: by agent; of it `is_success` counts as the agent's win or loss (S5).
+    - `discount`: in a game with `discounts`, what all that an agent gains after this step counts for what it did
+      before, 0 to 1; 1 for an agent that it lacks. 0 ends a task of the agent's, which acts on.
+
+    Under the name "", `reward` may have that of the whole game, if it is not the sum of its agents', and `info` what
+    gymnasium's has of an episode at its end: `is_success`, and `episode`, its return `r` and length `l` (S1).
     """
 
     obs: Mapping[str, Any]
@@ -25,6 +30,7 @@ class Turn(NamedTuple):
     terminated: Collection[str] = ()
     truncated: Collection[str] = ()
     info: Mapping[str, Mapping[str, Any]] = {}
+    discount: Mapping[str, float] = {}
 
 
 class Game(abc.ABC):
@@ -36,6 +42,9 @@ class Game(abc.ABC):
     - `observation_spaces`, `action_spaces`: by agent. A Dict of observations may have an `action_mask`.
     - `metadata`, `render_mode`: if it renders, as gymnasium's environments have them.
     - `state_space`: that of `state`, if it says what no single agent sees; None: it does not.
+    - `discounts`: whether its turns have a `discount`. Rows then have it as `step_discount`, which takes the place of a
+      learner's gamma, and the rewards between an agent's own turns add up discounted (M9).
+    - `instant`: agents that decide in no time: a step in which nobody else acts is no env step (M9).
 
     Who acts is said by the observations: exactly the agents in `reset`'s answer act in the first step, those in
     `Turn.obs` that have not ended in the next. So agents that take turns, that act together, and that appear late or
@@ -63,6 +72,8 @@ class Game(abc.ABC):
     metadata: Mapping[str, Any] = {}
     render_mode: str | None = None
     state_space: gymnasium.Space[Any] | None = None
+    discounts: bool = False
+    instant: Collection[str] = ()
 
     @abc.abstractmethod
     def reset(self, seed: int) -> Mapping[str, Any]:

@@ -33,6 +33,8 @@ from flowrl.errors import ConfigError, SchemaError
 
 #: The key of the table of seats in the observation of a `SeatsEnv`; the others are kinds of agents.
 TABLE = "seats"
+#: The name of the game itself among those of its agents, as in `Episode.agent`.
+WHOLE = ""
 
 
 class Of(IntEnum):
@@ -42,6 +44,7 @@ class Of(IntEnum):
     - REWARD: with an answer, all that it gained since its last one (M1), before its first action too.
     - TERMINATED, TRUNCATED: whether its episode has ended in this step; without an answer if it never acted.
     - RETURN: all that it gained in this episode. SUCCESS: that of its end, from then on; -1 where nobody said.
+    - DISCOUNT: with an answer, what all that follows counts; the column is there in games with `discounts` only.
     """
 
     TURN = 0
@@ -51,10 +54,11 @@ class Of(IntEnum):
     TRUNCATED = 4
     RETURN = 5
     SUCCESS = 6
+    DISCOUNT = 7
 
 
 #: The columns as plain numbers, which index faster.
-TURN, ANSWERED, REWARD, TERMINATED, TRUNCATED, RETURN, SUCCESS = map(int, Of)
+TURN, ANSWERED, REWARD, TERMINATED, TRUNCATED, RETURN, SUCCESS, DISCOUNT = map(int, Of)
 
 
 @attrs.frozen
@@ -78,6 +82,8 @@ class Seating:
     agents: tuple[str, ...]
     kinds: tuple[Kind, ...]
     action_slices: Mapping[str, slice]
+    discounts: bool = False
+    instant: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, game: Game) -> Seating:
@@ -109,7 +115,10 @@ class Seating:
                     break
             else:
                 kinds.append(Kind(f"kind_{len(kinds)}", (agent,), *spaces))
-        return cls(agents, tuple(kinds), slices)
+        for agent in game.instant:
+            if agent not in agents:
+                raise ConfigError(f"{game}: instant names {agent!r}, which is not in possible_agents")
+        return cls(agents, tuple(kinds), slices, game.discounts, tuple(game.instant))
 
     @property
     def observation_space(self) -> gymnasium.spaces.Dict:
@@ -119,8 +128,13 @@ class Seating:
             one = copy.deepcopy(kind.observation_space)
             one.seed(0)  # batch_space copies its generator, which would otherwise begin anywhere, into states
             stacks[kind.name] = batch_space(one, len(kind.agents))
-        shape = (len(self.agents), len(Of))
+        shape = (len(self.agents), self.columns)
         return gymnasium.spaces.Dict({**stacks, TABLE: gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float64)})
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of the table."""
+        return len(Of) if self.discounts else DISCOUNT
 
     @property
     def action_space(self) -> gymnasium.spaces.Box:
@@ -200,11 +214,11 @@ class _Seat:
 
 
 class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
-    """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, len(Of)]}`.
+    """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, columns of Of]}`.
 
-    An agent's reward is what it gains from its action to its next turn, or to its end (M1). An agent whose episode
-    ended is not asked again before the next game. Its action space holds all agents' actions in one row; those whose
-    turn it is not are not read.
+    An agent's reward is what it gains from its action to its next turn, or to its end (M1), discounted by the game if
+    that has `discounts` (M9). An agent whose episode ended is not asked again before the next game. Its action space
+    holds all agents' actions in one row; those whose turn it is not are not read.
 
     Raises: SchemaError, naming the agent, for an answer of the game that contradicts its contract.
     """
@@ -216,8 +230,9 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self.metadata, self.render_mode = dict(game.metadata), game.render_mode
         self._stores = {kind.name: make_store(kind.observation_space, len(kind.agents)) for kind in self.seating.kinds}
         self._seats = self._seated()
-        self._table = np.zeros((len(self._seats), len(Of)))
+        self._table = np.zeros((len(self._seats), self.seating.columns))
         self._gained = [0.0] * len(self._seats)  # since the last answer
+        self._discount = [1.0] * len(self._seats)  # of what comes next, since the last action
         self._turn: list[str] = []
         self._open: set[str] = set()  # agents whose last action has no answer yet
         self._ended: set[str] = set()
@@ -246,6 +261,8 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_standing" in state:  # its name when it had no more than what outlasts a step
             state = {**state, "_table": state["_standing"], "_steady": False, "_row": None}
+        if "_discount" not in state:  # of before games had discounts
+            state = {**state, "seating": Seating.of(state["game"]), "_discount": [1.0] * len(state["_seats"])}
         self.__dict__.update(state)
 
     def __str__(self) -> str:
@@ -257,7 +274,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
             seed = int(np.random.default_rng(self._seed).integers(2**31))
         self._seed = seed
         self._open, self._ended = set(), set()
-        self._gained = [0.0] * len(self._seats)
+        self._gained, self._discount = [0.0] * len(self._seats), [1.0] * len(self._seats)
         self._table[:] = 0.0
         self._table[:, SUCCESS] = -1.0
         self._steady = False
@@ -280,18 +297,25 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         turn = self.game.step({agent: seats[agent].action(action) for agent in acting})
         if not isinstance(turn, Turn):
             raise SchemaError(f"{self.game}: step() returned a {type(turn).__name__}, expected a Turn")
-        obs, rewards, terminated, truncated, _ = turn
+        obs, rewards, terminated, truncated, info, discount = turn
         self._see(obs)
+        if self.seating.discounts:
+            for agent in acting:
+                self._discount[seats[agent].at] = 1.0
         total = self._gain(rewards) if rewards else 0.0
+        if discount:
+            self._lessen(discount)
         opened, gained = self._open, self._gained
         steady = bool(obs) and not (terminated or truncated or opened) and list(obs) == acting
-        if steady and self._steady:  # nothing changes but rewards
+        if steady and self._steady and not self.seating.discounts:  # nothing changes but rewards
             for agent in acting:
                 at = seats[agent].at
                 table[at, REWARD] = gained[at]
                 gained[at] = 0.0
             return self._observation(), total, False, False, {}
         table[:, :RETURN] = 0.0
+        if self.seating.discounts:
+            table[:, DISCOUNT] = 0.0
         self._steady = steady
         over: Collection[str] = self._end(turn) if terminated or truncated else ()
         opened.update(acting)
@@ -305,10 +329,13 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
             table[at, ANSWERED] = 1.0
             table[at, REWARD] = gained[at]
             gained[at] = 0.0
+            if self.seating.discounts:
+                table[at, DISCOUNT] = self._discount[at]
             opened.remove(agent)
         finished = not self._turn
         cut_short = finished and bool(table[:, TRUNCATED].any())
-        return self._observation(), total, finished and not cut_short, cut_short, {}
+        of_game = dict(info.get(WHOLE, {})) if finished and info else {}
+        return self._observation(), total, finished and not cut_short, cut_short, of_game
 
     def render(self) -> Any:
         """The rendering of the game."""
@@ -328,9 +355,10 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
                 raise SchemaError(f"{self.game}, agent {agent!r}: {error}") from None
 
     def _gain(self, rewards: Mapping[str, float]) -> float:
-        total = 0.0
+        total, own = 0.0, None
         for agent, reward in rewards.items():
-            if (seat := self._seats.get(agent)) is None:
+            seat = self._seats.get(agent)
+            if seat is None and agent != WHOLE:
                 raise self._stranger(agent, "a reward")
             try:
                 gain = float(reward)
@@ -338,16 +366,29 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
                 raise SchemaError(f"{self.game}, agent {agent!r}: {no_reward(reward)}") from None
             if not -LARGEST <= gain <= LARGEST:
                 raise SchemaError(f"{self.game}, agent {agent!r}: the reward is {gain}, {EXPECTED}")
+            if seat is None:
+                own = gain
+                continue
             if gain and agent in self._ended:
                 raise SchemaError(
                     f"{self.game}: agent {agent!r} gets a reward of {gain} after its end: give it in the step in "
                     "which it ends, or end it later (M1)"
                 )
             at = seat.at
-            self._gained[at] += gain
+            self._gained[at] += self._discount[at] * gain
             self._table[at, RETURN] += gain
             total += gain
-        return total
+        return total if own is None else own
+
+    def _lessen(self, discounts: Mapping[str, float]) -> None:
+        if not self.seating.discounts:
+            raise SchemaError(f"{self.game}: step() returned a discount: set discounts = True in the class (M9)")
+        for agent, discount in discounts.items():
+            if agent not in self._seats:
+                raise self._stranger(agent, "a discount")
+            if not 0 <= discount <= 1:
+                raise SchemaError(f"{self.game}, agent {agent!r}: the discount is {discount}, expected 0 to 1")
+            self._discount[self._seats[agent].at] *= discount
 
     def _end(self, turn: Turn) -> set[str]:
         over: set[str] = set()

@@ -27,6 +27,7 @@ class GameWrapper(Game):
         self.game = game
         self.possible_agents, self.action_spaces = game.possible_agents, game.action_spaces
         self.metadata, self.render_mode, self.state_space = game.metadata, game.render_mode, game.state_space
+        self.discounts, self.instant = game.discounts, game.instant
         self.observation_spaces = {agent: self.space_of(agent) for agent in game.observation_spaces}
 
     @abc.abstractmethod

@@ -102,6 +102,13 @@ class Seats:
         reward, terminated, truncated = outcome.T
         return StepResult(self._of(stepped.next_obs), reward, terminated != 0, truncated != 0, answered)
 
+    def discount(self, stepped: StepResult) -> npt.NDArray[np.float64] | None:
+        """`[N]`: what all that follows a seat's answer counts; None in games without `discounts`."""
+        if not self.games.seating.discounts:
+            return None
+        found: npt.NDArray[np.float64] = stepped.next_obs[TABLE][:, self.agent_ids, Of.DISCOUNT].reshape(-1)
+        return found
+
     def _of(self, obs: Observations) -> Observations:
         return _flat(obs[self._kind], self._in_kind)
 
@@ -150,15 +157,20 @@ class GameManager:
         began: The games that a new episode began in since this was last emptied.
         players: Of running games, by number, who plays each agent, if that differs from match to match.
         results: How such games ended since the last `drain_results()`.
+        timed: `[games]`: those whose newest step was an env step; in the others agents decided in no time (M9).
+        steps: `[games]`: the env steps of the running episode.
         actions: `[games, numbers]`: all agents' actions, of which the next step reads those whose turn it is.
 
-    State: that of the games; steps of the seats.
+    State: that of the games; steps of the seats; env steps, in games with `instant` agents.
     """
 
     def __init__(self, games: Manager, seating: Seating) -> None:
         self.games, self.seating, self.num_envs = games, seating, games.num_envs
         self.t = np.zeros((games.num_envs, len(seating.agents)), np.int64)
         self._episode = np.zeros(games.num_envs, np.int64)  # that `t` belongs to
+        self._instant = np.array([agent in seating.instant for agent in seating.agents])
+        self._steps = np.zeros(games.num_envs, np.int64)
+        self.timed = np.ones(games.num_envs, np.bool_)
         self.actions = np.zeros((games.num_envs, *seating.action_space.shape))
         self.finished: list[Episode] = []
         self.began = list(range(games.num_envs))
@@ -170,6 +182,11 @@ class GameManager:
         """`[games, agents]`: whose turn it is, in games that take an action in the next step."""
         turn: Mask = self.games.obs[TABLE][..., TURN] != 0
         return turn if self.games.ready is None else turn & self.games.ready[:, None]
+
+    @property
+    def steps(self) -> npt.NDArray[np.int64]:
+        """See the class."""
+        return self._steps if self.seating.instant else self.games.t
 
     def launch(self, seed: int) -> None:
         """See `Manager.launch`."""
@@ -188,6 +205,8 @@ class GameManager:
             wait: Mask of games that get no action yet, for asynchronous managers.
         """
         games: Any = self.games
+        if self.seating.instant:
+            self.timed = (games.obs[TABLE][..., TURN] != 0)[:, ~self._instant].any(1)
         stepped: StepResult = games.step(self.actions) if games.ready is None else games.step(self.actions, wait)
         table = stepped.next_obs[TABLE]
         answered = table[..., ANSWERED] != 0
@@ -196,6 +215,7 @@ class GameManager:
             answered &= stepped.acted[:, None]
             over = over & stepped.acted
         self.t += answered
+        self._steps += self.timed if stepped.acted is None else self.timed & stepped.acted
         for game in np.flatnonzero(over).tolist():
             self._finish(game, table[game])
         self._follow()
@@ -219,6 +239,7 @@ class GameManager:
                 "episode": self._episode.tolist(),
                 "finished": [attrs.astuple(episode) for episode in self.finished],
                 "results": [tuple(result) for result in self.results],
+                **({"steps": self._steps.tolist()} if self.seating.instant else {}),
             },
         }
 
@@ -229,9 +250,11 @@ class GameManager:
             saved.refuse("t", f"a number for each of {self.t.shape[1]} agents of {self.num_envs} games")
         finished = [Episode(*fields) for fields in saved.get("finished", list)]
         results = [MatchResult(*fields) for fields in saved.get("results", list, otherwise=[])]
+        steps = saved.get("steps", list[int], otherwise=[0] * self.num_envs)
         self.games.load_state_dict(state)
         self.began, self.results = [], results
         self.t, self._episode, self.finished = np.array(t), np.array(episode), finished
+        self._steps = np.array(steps)
         self._follow()  # episodes that could not be saved are cut
 
     def _follow(self) -> None:
@@ -240,7 +263,7 @@ class GameManager:
         if self.games.ready is not None:
             began &= self.games.ready  # the answer that ended the one before may not be here yet
         for game in np.flatnonzero(began).tolist():
-            self.t[game], self._episode[game] = 0, self.games.episode_id[game]
+            self.t[game], self._episode[game], self._steps[game] = 0, self.games.episode_id[game], 0
             self.began.append(game)
 
     def _finish(self, game: int, table: npt.NDArray[np.float64]) -> None:
