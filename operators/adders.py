@@ -60,7 +60,7 @@ class NStep:
     reward = Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ and discount = γᵏ · (1 − terminatedₜ₊ₖ₋₁) over a window of k ≤ n steps, which stops
     at the end of its episode; next_obs, terminated and truncated are those of the window's last step. Every other
     column (obs, action, provenance ...) is that of its first step. The column `step_discount`, the discounts of a
-    game's own steps, takes the place of gamma (M9).
+    game's own steps, takes the place of gamma (M10).
 
     With the columns `worker` and `env_id`, streams of several workers may interleave; with `episode_id` and `t`, a
     window also stops where an episode was lost (its worker died, or it was reset). Windows skip padded steps (`mask`
@@ -195,7 +195,7 @@ class GAE:
     estimate and get 0.
 
     Args:
-        gamma: discount per step; the column `step_discount`, that of a game's own steps, takes its place (M9).
+        gamma: discount per step; the column `step_discount`, that of a game's own steps, takes its place (M10).
         lam: 0 gives the one-step error, 1 the discounted return − value.
 
     Raises: SchemaError if a column is missing, advantages exist already, or steps are not in order.

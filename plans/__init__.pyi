@@ -19,6 +19,7 @@ from flowrl.plans import dqn as _dqn
 from flowrl.plans import gail_ppo as _gail_ppo
 from flowrl.plans import her_dqn as _her_dqn
 from flowrl.plans import her_sac as _her_sac
+from flowrl.plans import hierarchy as _hierarchy
 from flowrl.plans import icm_ppo as _icm_ppo
 from flowrl.plans import impala as _impala
 from flowrl.plans import ippo as _ippo
@@ -733,6 +734,35 @@ class HERSAC(_her_sac.HERSAC):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_HERSAC],
+    ) -> None: ...
+
+class _Hierarchical(_Settings, total=False):
+    extrinsic: float | None
+    fragment_steps: int
+    interval: int
+    intrinsic: str | None
+    manager: dict[str, Any]
+    options: int
+    reach: float | None
+    report_every: int
+    schedule_steps: int | None
+    subgoal: Sequence[int]
+    tolerance: float
+    worker: dict[str, Any]
+
+class Hierarchical(_hierarchy.Hierarchical):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_Hierarchical],
     ) -> None: ...
 
 class _ICMPPO(_Settings, total=False):

@@ -34,11 +34,14 @@ from flowrl.trainer.trainer import ActingConfig, Trainer
 
 PARTS = (MANAGER, WORKER)
 #: Decisions are fewer than steps; and a worker need not look far beyond its goal.
-DEFAULTS: dict[str, dict[str, Any]] = {MANAGER: {"train_batch_size": 256}, WORKER: {"gamma": 0.9}}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    MANAGER: {"train_batch_size": 256, "minibatch_size": 64, "learning_rate": 3e-3},
+    WORKER: {"gamma": 0.9},
+}
 
 
 @attrs.define(kw_only=True)
-class Part(PPOPolicy.Settings, Recurrent, EarlyStoppingSettings, ActingConfig):
+class PartSettings(PPOPolicy.Settings, Recurrent, EarlyStoppingSettings, ActingConfig):
     """PPO's settings of one part."""
 
     gamma: float = 0.99
@@ -84,7 +87,7 @@ class Config(ActingConfig):
         run: dict[str, Any] = {field.name: self[field.name] for field in attrs.fields(ActingConfig)}
         own = {"seed": SeedTree(self.seed).integer(f"policy/{name}"), "schedule_steps": self.schedule_steps}
         try:
-            return build_config(Part, {**run, **own, **DEFAULTS[name]}, self[name])
+            return build_config(PartSettings, {**run, **own, **DEFAULTS[name]}, self[name])
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
 

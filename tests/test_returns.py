@@ -361,3 +361,41 @@ def test_rates_may_be_numbers_of_numpy():
     found = gae(ones, ones, ones, no, no, gamma=np.float32(0.5), lam=np.float32(0.5))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, gae(ones, ones, ones, no, no, gamma=0.5, lam=0.5))
+
+
+@given(valued_experience(), st.data(), st.integers(1, 5))
+def test_a_discount_of_each_step_takes_the_place_of_gamma(experience, data, n):
+    """M10: as the loop over steps has it, each with a discount of its own; arrays and tensors alike."""
+    reward, value, next_value, terminated, truncated = experience
+    each = data.draw(hnp.arrays(np.float32, reward.shape, elements=st.sampled_from([0.0, 0.25, 0.5, 1.0])))
+    windows, discounts = np.zeros(reward.shape), np.zeros(reward.shape)
+    advantage, target, return_ = np.zeros(reward.shape), np.zeros(reward.shape), np.zeros(reward.shape)
+    for e in range(reward.shape[1]):
+        for t in reversed(range(len(reward))):
+            last = terminated[t, e] or truncated[t, e] or t == len(reward) - 1
+            gamma, arrived = each[t, e], 0.0 if terminated[t, e] else next_value[t, e]
+            advantage[t, e] = reward[t, e] + gamma * arrived - value[t, e]
+            target[t, e] = return_[t, e] = reward[t, e] + gamma * arrived
+            if not last:
+                advantage[t, e] += gamma * 0.5 * advantage[t + 1, e]
+                target[t, e] = reward[t, e] + gamma * (0.5 * arrived + 0.5 * target[t + 1, e])
+                return_[t, e] = reward[t, e] + gamma * return_[t + 1, e]
+            discounts[t, e] = 1.0
+            for i in range(t, min(t + n, len(reward))):
+                windows[t, e] += discounts[t, e] * reward[i, e]
+                discounts[t, e] *= each[i, e] * (not terminated[i, e])
+                if terminated[i, e] or truncated[i, e]:
+                    break
+    ends = terminated, truncated
+    for kind in (np.asarray, torch.from_numpy):
+        of = [kind(column) for column in (reward, value, next_value, *ends, each)]
+        found = n_step(of[0], *of[3:5], gamma=of[5], n=n)
+        close = {"rtol": 1e-5, "atol": 1e-5}
+        np.testing.assert_allclose(found[0], windows, **close)
+        np.testing.assert_allclose(found[2], discounts, **close)
+        np.testing.assert_allclose(gae(*of[:5], gamma=of[5], lam=0.5), advantage, **close)
+        np.testing.assert_allclose(td_lambda(of[0], of[2], *of[3:5], gamma=of[5], lam=0.5), target, **close)
+        np.testing.assert_allclose(discounted(of[0], *of[3:5], of[2], gamma=of[5]), return_, **close)
+        zero = of[0] * 0
+        vs, _ = v_trace(zero, zero, *of[:5], gamma=of[5], lam=0.5)
+        np.testing.assert_allclose(vs, advantage + value, **close)

@@ -52,7 +52,7 @@ def real_rows(batch: Batch, *, fragment: bool | None = None) -> Batch:
 
 
 def discounts(batch: Batch, gamma: float) -> Any:
-    """The discount of each step: the column `step_discount` of a game that has it (M9), else the number `gamma`."""
+    """The discount of each step: the column `step_discount` of a game that has it (M10), else the number `gamma`."""
     return batch.get(cols.STEP_DISCOUNT, gamma)
 
 

@@ -10,7 +10,15 @@ SETS = "tests/rollout/test_game_worker_set.py::"
 LEAGUE = "tests/rollout/test_league.py::"
 ADDERS = "tests/operators/test_game_fragments.py::"
 
+HIERARCHY = "tests/envs/games/test_hierarchy.py::"
+ROWS = HIERARCHY + "test_rows_of_both_parts_are_those_of_a_loop_over_env_steps"
+ESTIMATORS = HIERARCHY + "test_estimators_take_the_discounts_of_rows_in_place_of_gamma"
+
 FAULTS = [
+    Fault("M10", WORKER, "int((moved & self._games.timed).sum())", "int(moved.sum())", ROWS),
+    Fault("M10", "flowrl/envs/games/seats.py", "self._discount[at] * gain", "gain", ROWS),
+    Fault("M10", "flowrl/data/advantages.py", "of_each = discounts(batch, gamma)", "of_each = gamma", ESTIMATORS),
+    Fault("M10", "operators/adders.py", "gamma=discounts(rows, self.gamma), n", "gamma=self.gamma, n", ESTIMATORS),
     Fault(
         "M4",
         "flowrl/data/datasets/dataset.py",
@@ -42,8 +50,8 @@ FAULTS = [
     Fault(
         "M4",
         WORKER,
-        "        self._steps += int(moved.sum())\n",
-        '        self._steps += int(stepped.next_obs["seats"][..., 1].sum())\n',
+        "timed = int((moved & self._games.timed).sum())",
+        'timed = int(stepped.next_obs["seats"][..., 1].sum())',
         OVER + "test_every_row_is_that_of_an_obvious_loop",
     ),
     Fault(

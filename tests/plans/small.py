@@ -86,6 +86,17 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "hierarchy": {
+        "env_args": {"length": 4},
+        "envs_per_worker": 2,
+        "interval": 2,
+        "fragment_steps": 5,
+        "manager": {"hidden": (16,), "train_batch_size": 8, "minibatch_size": 4, "num_sgd_iter": 2},
+        "worker": {"hidden": (16,), "train_batch_size": 20, "minibatch_size": 8, "num_sgd_iter": 2},
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "qmix": {
         "hidden": (16,),
         "envs_per_worker": 2,
@@ -220,6 +231,10 @@ SMALL["her_sac"] = {
 }
 SMALL["r2d3"] = {**SMALL["r2d2"], "demonstrations": cartpole}
 SMALL["ppo recurrent"] = {**SMALL["ppo"], "recurrent": "lstm", "memory_size": 8, "sequence_length": 3}
+SMALL["hierarchy recurrent"] = {
+    **SMALL["hierarchy"],
+    "manager": {**SMALL["hierarchy"]["manager"], "recurrent": "gru", "memory_size": 8, "sequence_length": 3},
+}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["qrdqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 5}
 SMALL["c51"] = {**SMALL["dqn"], **OFTEN, "atoms": 7, "v_max": 10.0}

@@ -43,8 +43,8 @@ class Game(abc.ABC):
     - `metadata`, `render_mode`: if it renders, as gymnasium's environments have them.
     - `state_space`: that of `state`, if it says what no single agent sees; None: it does not.
     - `discounts`: whether its turns have a `discount`. Rows then have it as `step_discount`, which takes the place of a
-      learner's gamma, and the rewards between an agent's own turns add up discounted (M9).
-    - `instant`: agents that decide in no time: a step in which nobody else acts is no env step (M9).
+      learner's gamma, and the rewards between an agent's own turns add up discounted (M10).
+    - `instant`: agents that decide in no time: a step in which nobody else acts is no env step (M10).
 
     Who acts is said by the observations: exactly the agents in `reset`'s answer act in the first step, those in
     `Turn.obs` that have not ended in the next. So agents that take turns, that act together, and that appear late or

@@ -217,7 +217,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
     """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, columns of Of]}`.
 
     An agent's reward is what it gains from its action to its next turn, or to its end (M1), discounted by the game if
-    that has `discounts` (M9). An agent whose episode ended is not asked again before the next game. Its action space
+    that has `discounts` (M10). An agent whose episode ended is not asked again before the next game. Its action space
     holds all agents' actions in one row; those whose turn it is not are not read.
 
     Raises: SchemaError, naming the agent, for an answer of the game that contradicts its contract.
@@ -382,7 +382,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
 
     def _lessen(self, discounts: Mapping[str, float]) -> None:
         if not self.seating.discounts:
-            raise SchemaError(f"{self.game}: step() returned a discount: set discounts = True in the class (M9)")
+            raise SchemaError(f"{self.game}: step() returned a discount: set discounts = True in the class (M10)")
         for agent, discount in discounts.items():
             if agent not in self._seats:
                 raise self._stranger(agent, "a discount")

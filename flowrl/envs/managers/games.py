@@ -157,7 +157,7 @@ class GameManager:
         began: The games that a new episode began in since this was last emptied.
         players: Of running games, by number, who plays each agent, if that differs from match to match.
         results: How such games ended since the last `drain_results()`.
-        timed: `[games]`: those whose newest step was an env step; in the others agents decided in no time (M9).
+        timed: `[games]`: those whose newest step was an env step; in the others agents decided in no time (M10).
         steps: `[games]`: the env steps of the running episode.
         actions: `[games, numbers]`: all agents' actions, of which the next step reads those whose turn it is.
 
@@ -263,7 +263,8 @@ class GameManager:
         if self.games.ready is not None:
             began &= self.games.ready  # the answer that ended the one before may not be here yet
         for game in np.flatnonzero(began).tolist():
-            self.t[game], self._episode[game], self._steps[game] = 0, self.games.episode_id[game], 0
+            self.t[game], self._episode[game] = 0, self.games.episode_id[game]
+            self._steps[game] = 0
             self.began.append(game)
 
     def _finish(self, game: int, table: npt.NDArray[np.float64]) -> None:

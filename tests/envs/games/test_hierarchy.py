@@ -82,7 +82,7 @@ def rows_of(fragments: list[Batch], game: int) -> list[Any]:
 
 @pytest.mark.parametrize("cut", [False, True], ids=["terminated", "truncated"])
 def test_rows_of_both_parts_are_those_of_a_loop_over_env_steps(cut: bool) -> None:
-    """M1, M5, M9, S1, T4: Σ γⁱ r over an option's k steps, which count γᵏ; only the worker's steps are env steps."""
+    """M1, M5, M10, S1, T4: Σ γⁱ r over an option's k steps, which count γᵏ; only the worker's steps are env steps."""
     gammas = {"gamma": GAMMA["manager"], "worker_gamma": GAMMA["worker"]}
     workers = workers_of(partial(Masked, cut=cut), options=3, interval=4, extrinsic=2.0, **gammas)
     found, steps, episodes = collected(workers)
@@ -121,7 +121,7 @@ def smdp_advantages(rows: list[Any], gamma: Any, lam: float) -> list[float]:
 
 
 def test_estimators_take_the_discounts_of_rows_in_place_of_gamma() -> None:
-    """M9, N2, N4: GAE and windows of n rows, whose own gamma means nothing then."""
+    """M10, N2, N4: GAE and windows of n rows, whose own gamma means nothing then."""
     found, _, _ = collected(workers_of(CORRIDOR, interval=3, tolerance=0.2, gamma=0.9, worker_gamma=0.8))
     for name, discounts in (("manager", {0.9, 0.9**2, 0.9**3}), ("worker", {0.8, 0.0})):
         fragment = found[name][0]
@@ -159,7 +159,7 @@ def windows_of(rows: list[Any], n: int) -> Iterator[tuple[float, float]]:
 @pytest.mark.parametrize("kinds", [{}, {"manager": RecurrentPPOPolicy}, {"worker": RecurrentPPOPolicy}], ids=str)
 @pytest.mark.parametrize("how", [{"reach": 0.3, "interval": 4, "tolerance": 0.11}, {"options": 3, "interval": 4}], ids=str)
 def test_both_parts_as_one_policy_play_as_they_do_in_the_game(kinds: dict[str, Any], how: dict[str, Any]) -> None:
-    """M9, S1, T8: the same returns and lengths in the environment itself, several episodes beside each other."""
+    """M10, S1, T8: the same returns and lengths in the environment itself, several episodes beside each other."""
     env = partial(cue_corridor, length=4)
     workers = workers_of(env, {**dict.fromkeys(PARTS, PPOPolicy), **kinds}, **how)
     parts = workers.policy
@@ -172,7 +172,7 @@ def test_both_parts_as_one_policy_play_as_they_do_in_the_game(kinds: dict[str, A
 
 
 def test_a_manager_may_learn_by_another_algorithm() -> None:
-    """M9: rows of options enter a replay buffer with the discount of their length."""
+    """M10: rows of options enter a replay buffer with the discount of their length."""
     kinds = {"manager": DQNPolicy, "worker": PPOPolicy}
     with workers_of(CORRIDOR, kinds, options=2, interval=3, gamma=0.5) as workers:
         workers.start()
@@ -244,7 +244,7 @@ class Discounting(Game):
 
 
 def test_discounts_of_a_game_are_announced_and_within_bounds() -> None:
-    """M9: and agents that decide in no time are agents."""
+    """M10: and agents that decide in no time are agents."""
     for discount, announced, message in ((0.5, False, "set discounts = True"), (1.5, True, "expected 0 to 1")):
         env = SeatsEnv(Discounting(discount, announced))
         env.reset(seed=0)
