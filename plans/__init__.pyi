@@ -760,7 +760,7 @@ class Hierarchical(_hierarchy.Hierarchical):
         sinks: Sequence[str] = (),
         seed: int | None = None,
         policy: Any = None,
-        init_from: str | Path | None = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_Hierarchical],
     ) -> None: ...

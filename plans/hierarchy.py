@@ -35,8 +35,8 @@ from flowrl.trainer.trainer import ActingConfig, Trainer
 PARTS = (MANAGER, WORKER)
 #: Decisions are fewer than steps; and a worker need not look far beyond its goal.
 DEFAULTS: dict[str, dict[str, Any]] = {
-    MANAGER: {"train_batch_size": 256, "minibatch_size": 64, "learning_rate": 3e-3},
-    WORKER: {"gamma": 0.9},
+    MANAGER: {"train_batch_size": 256, "minibatch_size": 64},
+    WORKER: {"gamma": 0.9, "learning_rate": 3e-3, "minibatch_size": 128},
 }
 
 

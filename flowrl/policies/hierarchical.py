@@ -53,6 +53,11 @@ class HierarchicalPolicy:
         return self.levels.observation_space
 
     @property
+    def actor_space(self) -> gymnasium.Space[Any]:
+        """See `Policy.actor_space`: all of it."""
+        return self.levels.observation_space
+
+    @property
     def action_space(self) -> gymnasium.Space[Any]:
         """That of the environment, in which the worker acts."""
         return self.parts[WORKER].action_space

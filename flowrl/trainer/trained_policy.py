@@ -132,6 +132,8 @@ class TrainedPolicy:
         acted_on = self.policy.actor_space if isinstance(self.policy, Policy) else space
         rows, count = _rows(_acted_on(obs, space, acted_on), acted_on)
         if not deterministic and space is not acted_on:  # drawing gives a value too, which nobody reads
+        rows, count = _rows(_acted_on(obs, space, policy.actor_space), policy.actor_space)
+        if not deterministic and space is not policy.actor_space:  # drawing gives a value too, which nobody reads
             rest: Any = create_empty_array(space, count or 1, np.zeros)
             rows = Batch({**rest, **rows})
         mask = action_mask(rows)
