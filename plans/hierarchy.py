@@ -9,7 +9,6 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.engine.seeds import SeedTree
-from flowrl.envs.games.hierarchy import MANAGER, WORKER
 from flowrl.errors import ConfigError
 from flowrl.operators import (
     GAE,
@@ -24,7 +23,7 @@ from flowrl.operators import (
 from flowrl.operators.options import EarlyStoppingSettings, Recurrent
 from flowrl.plans import ppo
 from flowrl.policies import Policy, PPOPolicy
-from flowrl.policies.hierarchical import HierarchicalPolicy
+from flowrl.policies.hierarchical import MANAGER, WORKER, HierarchicalPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.base_workers import BaseWorkers
 from flowrl.schedules import NumberOrSchedule

@@ -10,7 +10,9 @@ import gymnasium
 import numpy as np
 
 from flowrl.data import Batch
-from flowrl.envs.games.hierarchy import MANAGER, WORKER, Levels
+from flowrl.envs.games.hierarchy import MANAGER as MANAGER
+from flowrl.envs.games.hierarchy import WORKER as WORKER
+from flowrl.envs.games.hierarchy import Levels
 from flowrl.policies.policy import Policy
 from flowrl.policies.protocols import HasMemory
 from flowrl.policies.sampling import Array
