@@ -129,11 +129,9 @@ class TrainedPolicy:
         if isinstance(obs, tuple) and len(obs) > 1 and isinstance(obs[-1], Mapping) and not alone:
             call = "env.reset(), (observation, info)" if len(obs) == 2 else "env.step(...)"
             raise SchemaError(f"act needs the observation alone, the first element of {call}")
-        acted_on = self.policy.actor_space if isinstance(self.policy, Policy) else space
+        acted_on = policy.actor_space if isinstance(policy, Policy) else space
         rows, count = _rows(_acted_on(obs, space, acted_on), acted_on)
         if not deterministic and space is not acted_on:  # drawing gives a value too, which nobody reads
-        rows, count = _rows(_acted_on(obs, space, policy.actor_space), policy.actor_space)
-        if not deterministic and space is not policy.actor_space:  # drawing gives a value too, which nobody reads
             rest: Any = create_empty_array(space, count or 1, np.zeros)
             rows = Batch({**rest, **rows})
         mask = action_mask(rows)

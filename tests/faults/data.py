@@ -45,8 +45,8 @@ FAULTS = [
     Fault(
         "N4",
         "flowrl/returns.py",
-        "gamma**i * reward[i:]",
-        "gamma ** (i - 1) * reward[i:]",
+        "(gamma**i if product is None",
+        "(gamma ** (i - 1) if product is None",
         "tests/test_returns.py::test_n_step_is_the_loop_over_windows",
     ),
     Fault(

@@ -13,13 +13,13 @@ LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
 FAULTS = [
     Fault("M1", SEATS, "gained[at] = 0.0\n            opened", "opened", BY_HAND),
     Fault("M1", SEATS, "gained[at] = 0.0\n            return", "pass\n            return", BY_HAND),
-    Fault("M5", SEATS, "if steady and self._steady:", "if steady:", BY_HAND),
+    Fault("M5", SEATS, "if steady and self._steady and", "if steady and", BY_HAND),
     Fault("M4", SEATS, "self._seats, self._row = self._seated(), row", "self._row = row", IN_MEMORY),
     Fault("D3", SEATS, '{**self.__dict__, "_row": None}', "self.__dict__", IN_MEMORY),
     Fault("M1", SEATS, "if agent in obs or agent in over]", "if agent in self._turn or agent in acting]", BY_HAND),
     Fault("M2", SEATS, "[agent for agent in obs if agent not in over] if over else list(obs)", "list(obs)", BY_HAND),
     Fault("M5", SEATS, "table[at, column], table[at, other] = 1.0, 0.0", "table[at, column] = 1.0", BY_HAND),
-    Fault("M6", SEATS, "self._gained[at] += gain", "self._gained[at] = gain", BY_HAND),
+    Fault("M6", SEATS, "self._gained[at] += self", "self._gained[at] = self", BY_HAND),
     Fault("S5", SEATS, "table[:, :RETURN] = 0.0", "table[:, :RETURN] = table[:, SUCCESS] = 0.0", BY_HAND),
     Fault(
         "M1",

@@ -327,10 +327,10 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         for agent in [agent for agent in opened if agent in obs or agent in over]:
             at = seats[agent].at
             table[at, ANSWERED] = 1.0
-            table[at, REWARD] = gained[at]
-            gained[at] = 0.0
             if self.seating.discounts:
                 table[at, DISCOUNT] = self._discount[at]
+            table[at, REWARD] = gained[at]
+            gained[at] = 0.0
             opened.remove(agent)
         finished = not self._turn
         cut_short = finished and bool(table[:, TRUNCATED].any())

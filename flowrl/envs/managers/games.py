@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.batch import Batch
-from flowrl.envs.games.seats import ANSWERED, RETURN, REWARD, SUCCESS, TABLE, TRUNCATED, TURN, Seating
+from flowrl.envs.games.seats import ANSWERED, DISCOUNT, RETURN, REWARD, SUCCESS, TABLE, TRUNCATED, TURN, Seating
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.spaces import Observations
 from flowrl.saved import Saved
@@ -106,7 +106,7 @@ class Seats:
         """`[N]`: what all that follows a seat's answer counts; None in games without `discounts`."""
         if not self.games.seating.discounts:
             return None
-        found: npt.NDArray[np.float64] = stepped.next_obs[TABLE][:, self.agent_ids, Of.DISCOUNT].reshape(-1)
+        found: npt.NDArray[np.float64] = stepped.next_obs[TABLE][:, self.agent_ids, DISCOUNT].reshape(-1)
         return found
 
     def _of(self, obs: Observations) -> Observations:
