@@ -14,6 +14,7 @@ Trust: TypeAlias = bool | Callable[[str], bool]
 
 #: Environments of flowrl.
 OURS = {f"flowrl.envs.{name}" for name in ("cartpole:without_velocities", "goals:bit_flipping", "goals:point_reach")}
+OURS |= {f"flowrl.envs.corridor:{name}" for name in ("key_corridor", "cue_corridor")}
 #: Modules of which any name is a harmless wrapper.
 WRAPPERS = {"minigrid.wrappers"}
 #: Modules that register ids with gymnasium.
@@ -29,6 +30,8 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
     []
     >>> code_in({"env": "os:system", "env_args": {"command": "ls"}, "wrappers": ["theirs:Shaped(2)"], "seed": 3})
     ["env='os:system'", "wrappers='theirs:Shaped(2)'"]
+    >>> len(code_in({"intrinsic": "os:system", "wrappers": ["Hierarchy(options=2)", "Hierarchy(intrinsic='os:system')"]}))
+    2
     """
     named = [(key, values.get(key)) for key in ("env", "eval_env")]
     for key in ("wrappers", "eval_wrappers"):
@@ -37,6 +40,7 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
     found = [(key, name) for key, name in named if name is not None and not _is_harmless(name)]
     # The network is a class of a module; the machines at an address answer with pickles.
     found += [(key, values[key]) for key in ("network", "address") if values.get(key) is not None]
+    found += [("intrinsic", name)] if _names_a_function(name := values.get("intrinsic")) else []
     return [f"{key}={name!r}" for key, name in found]
 
 
@@ -52,10 +56,17 @@ def check_trust(what: object, code: Sequence[str], trusted: Trust) -> None:
         raise ConfigError(f"{words}; if you trust it: flowrl.load(..., trusted=True)")
 
 
+def _names_a_function(text: Any) -> bool:
+    return isinstance(text, str) and ":" in text
+
+
 def _is_harmless(name: Any) -> bool:
     if not isinstance(name, str):
         return False
-    name = name.partition("(")[0].strip()
+    name, _, arguments = name.partition("(")
+    name = name.strip()
+    if name == "Hierarchy" and _names_a_function(arguments):
+        return False  # as its reward
     module, colon, rest = name.partition(":")
     if not colon or name in OURS:
         return True
