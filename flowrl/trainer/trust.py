@@ -30,8 +30,10 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
     []
     >>> code_in({"env": "os:system", "env_args": {"command": "ls"}, "wrappers": ["theirs:Shaped(2)"], "seed": 3})
     ["env='os:system'", "wrappers='theirs:Shaped(2)'"]
-    >>> len(code_in({"intrinsic": "os:system", "wrappers": ["Hierarchy(options=2)", "Hierarchy(intrinsic='os:system')"]}))
-    2
+    >>> code_in({"intrinsic": "os:system", "wrappers": ["Hierarchy(options=2)"]})
+    ["intrinsic='os:system'"]
+    >>> len(code_in({"wrappers": ["Hierarchy(intrinsic='os:system')"]}))
+    1
     """
     named = [(key, values.get(key)) for key in ("env", "eval_env")]
     for key in ("wrappers", "eval_wrappers"):

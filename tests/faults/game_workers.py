@@ -30,7 +30,7 @@ FAULTS = [
         "M4",
         "flowrl/envs/managers/local.py",
         "arrived[:] = written",
-        "pass",
+        "arrived[:1] = written[:1]",
         OVER + "test_every_row_is_that_of_an_obvious_loop",
     ),
     Fault(
@@ -38,7 +38,7 @@ FAULTS = [
         "flowrl/rollout/acting.py",
         "self._sent, self._borrowed = self._sent.map(np.copy), False\n        num_envs",
         "self._borrowed = False\n        num_envs",
-        OVER + "test_every_row_is_that_of_an_obvious_loop",
+        OVER + "test_what_a_policy_answers_is_not_written_to",
     ),
     Fault(
         "M5",

@@ -5,6 +5,7 @@ from tests.faults.fault import Fault
 SEATS = "flowrl/envs/games/seats.py"
 ZOO = "flowrl/envs/adapters/pettingzoo.py"
 BY_HAND = "tests/envs/games/test_seats.py::test_every_transition_is_that_of_an_obvious_loop"
+STEADY = "tests/envs/games/test_seats.py::test_agents_who_act_in_every_step_gain_what_that_step_gave"
 IN_MEMORY = "tests/envs/games/test_seats.py::test_a_game_in_memory_of_others_plays_as_in_its_own"
 TEAMS = "operators/teams.py"
 BY_TEAM = "tests/operators/test_teams.py::test_rows_of_a_team_are_those_of_a_loop_over_all_games"
@@ -12,7 +13,7 @@ LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
 
 FAULTS = [
     Fault("M1", SEATS, "gained[at] = 0.0\n            opened", "opened", BY_HAND),
-    Fault("M1", SEATS, "gained[at] = 0.0\n            return", "pass\n            return", BY_HAND),
+    Fault("M1", SEATS, "gained[at] = 0.0\n            return", "pass\n            return", STEADY),
     Fault("M5", SEATS, "if steady and self._steady and", "if steady and", BY_HAND),
     Fault("M4", SEATS, "self._seats, self._row = self._seated(), row", "self._row = row", IN_MEMORY),
     Fault("D3", SEATS, '{**self.__dict__, "_row": None}', "self.__dict__", IN_MEMORY),

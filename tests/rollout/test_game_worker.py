@@ -152,6 +152,26 @@ class ByNoise(Following):
         return {**super().act(obs, noise, env_steps, state), "action": (noise[:, 0] * 7).astype(np.int64)}
 
 
+class ReadOnly(Following):
+    """Answers with arrays that nobody may write to."""
+
+    def act(self, *args: Any) -> dict[str, Any]:
+        row = super().act(*args)
+        for column in row.values():
+            column.flags.writeable = False
+        return row
+
+
+def test_what_a_policy_answers_is_not_written_to() -> None:
+    """M5: some seats act after all of them have, and their rows are kept beside those of the others."""
+    usual = ARRANGEMENTS["two"]._replace(order="together")
+    batches = []
+    for how in (usual, usual._replace(policies=lambda: {"first": ReadOnly(1), "second": ReadOnly(2)})):
+        with how.worker() as worker:
+            batches.append(worker.sample(steps=50))
+    assert same(*batches)
+
+
 def test_noise_belongs_to_the_seat() -> None:
     """D1, D2: each has a stream of its own, whoever steps the games."""
     how = ARRANGEMENTS["mixed"]._replace(policies=lambda: {"default_policy": ByNoise(draws=1)})

@@ -322,6 +322,17 @@ def test_a_saved_game_goes_on_where_it_was() -> None:
             env = copied
 
 
+def test_agents_who_act_in_every_step_gain_what_that_step_gave() -> None:
+    """M1, M6: each answer has its own step's reward, and the return is their sum."""
+    env = SeatsEnv(Scripted([[HERE, *(Turn(HERE, {"ann": -gain, "bob": gain}) for gain in (1.0, 2.0, 3.0))]]))
+    env.reset(seed=0)
+    ann, bob = np.stack([env.step(np.zeros(env.action_space.shape))[0]["seats"][:2] for _ in range(3)], 1)
+    assert bob[:, Of.REWARD].tolist() == [1, 2, 3]
+    assert bob[:, Of.RETURN].tolist() == [1, 3, 6]
+    assert (bob[:, (Of.TURN, Of.ANSWERED)] == 1).all()
+    assert not ann[:, (Of.TURN, Of.ANSWERED, Of.REWARD)].any()  # she has not acted yet
+
+
 def test_a_game_in_memory_of_others_plays_as_in_its_own() -> None:
     """M4, D3: its row has what it would return, and a copy of it does not write there."""
     draw = np.random.default_rng(2)
