@@ -190,6 +190,7 @@ def test_elo_and_rates_by_hand() -> None:
     assert sum(of.ratings.values()) == pytest.approx(2000)
     assert of.win_rate("main", "random") == pytest.approx((0.99 + 0.5) / 1.99)
     assert of.win_rate("random", "main") == pytest.approx(0.5 / 1.99)
+    assert of.records.keys() == {("main", "random"), ("random", "main")}, "of a player against itself there is no rate"
 
 
 @pytest.mark.parametrize(
