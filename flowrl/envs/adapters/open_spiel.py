@@ -26,7 +26,7 @@ def make(name: str, /, **args: Any) -> Any:
     try:
         spiel = importlib.import_module("pyspiel")
     except ModuleNotFoundError as error:
-        raise ConfigError(f"'openspiel:{name}' needs open_spiel: pip install 'flowrl-engine[open_spiel]'") from error
+        raise ConfigError(f"'openspiel:{name}' needs open_spiel: pip install 'flowrl-engine[openspiel]'") from error
     known, bare = spiel.registered_names(), name.partition("(")[0]
     if bare not in known:  # its own error lists them all
         raise ConfigError(f"no game {bare!r} in openspiel: {closest(bare, known)}")

@@ -232,5 +232,5 @@ def test_every_game_is_played_to_its_end_or_refused() -> None:
 
 def test_without_open_spiel_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspiel", None)
-    with pytest.raises(ConfigError, match=r"needs open_spiel: pip install 'flowrl-engine\[open_spiel\]'"):
+    with pytest.raises(ConfigError, match=r"needs open_spiel: pip install 'flowrl-engine\[openspiel\]'"):
         make_env("openspiel:kuhn_poker")
