@@ -12,9 +12,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
 from flowrl.envs.adapters.pettingzoo import with_masks
+from flowrl.envs.games.game import Game
 from flowrl.envs.games.hierarchy import hierarchy
+from flowrl.envs.games.join_agents import JoinAgents
 from flowrl.envs.games.seats import SeatsEnv
-from flowrl.envs.games.wrappers import AgentId, GameWrapper, GlobalState, PadSpaces
+from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.envs.spec import import_module, name_of
@@ -30,6 +32,7 @@ _OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "GlobalState": (GlobalState, GlobalState),
     "Hierarchy": (hierarchy, hierarchy),
     "InfoColumns": (InfoColumns, VectorInfoColumns),
+    "JoinAgents": (JoinAgents, JoinAgents),
     "PadSpaces": (PadSpaces, PadSpaces),
 }
 
@@ -48,8 +51,8 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
     A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask`, `InfoColumns` and `Hierarchy`, of games
-    `AgentId`, `GlobalState` and `PadSpaces`, or `module:Wrapper`; arguments follow as in a call, as Python literals. A
-    callable is returned unchanged.
+    `AgentId`, `GlobalState`, `JoinAgents` and `PadSpaces`, or `module:Wrapper`; arguments follow as in a call, as
+    Python literals. A callable is returned unchanged.
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 
@@ -70,7 +73,7 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
     """The environment in these wrappers, the first one innermost.
 
     If one of them may change rewards, a recorder goes below all, so that returns stay raw (S1). A game takes
-    `ActionMask`, for each agent, and any `GameWrapper`.
+    `ActionMask`, for each agent, and any `BaseGameWrapper`.
 
     Raises: ConfigError for any other wrapper of a game.
     """
@@ -89,8 +92,8 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
 def _wrapped_game(env: SeatsEnv, wrappers: Sequence[str | Wrap]) -> SeatsEnv:
     for text in wrappers:
         made = wrapper_of(text)
-        if _is_subclass(made, GameWrapper):
-            env = SeatsEnv(made(env.game))
+        if _is_subclass(_kind(made), BaseGameWrapper):
+            env = SeatsEnv(_applied(made, env.game, text, Game))
             continue
         if made is not ActionMask:
             raise ConfigError(
@@ -160,8 +163,11 @@ def call_arguments(text: str, what: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _keeps_rewards(wrapper: Wrap) -> bool:
-    kind = wrapper.wrapper if isinstance(wrapper, _WithArguments) else wrapper
-    return _is_subclass(kind, KEEP_REWARDS)
+    return _is_subclass(_kind(wrapper), KEEP_REWARDS)
+
+
+def _kind(wrapper: Wrap) -> object:
+    return wrapper.wrapper if isinstance(wrapper, _WithArguments) else wrapper
 
 
 def _is_subclass(kind: object, of: Any) -> bool:

@@ -7,6 +7,8 @@ ZOO = "flowrl/envs/adapters/pettingzoo.py"
 BY_HAND = "tests/envs/games/test_seats.py::test_every_transition_is_that_of_an_obvious_loop"
 STEADY = "tests/envs/games/test_seats.py::test_agents_who_act_in_every_step_gain_what_that_step_gave"
 IN_MEMORY = "tests/envs/games/test_seats.py::test_a_game_in_memory_of_others_plays_as_in_its_own"
+JOIN = "flowrl/envs/games/join_agents.py"
+BY_PLAYER = "tests/envs/games/test_join_agents.py::test_a_player_follows_its_agents_through_a_game"
 TEAMS = "operators/teams.py"
 BY_TEAM = "tests/operators/test_teams.py::test_rows_of_a_team_are_those_of_a_loop_over_all_games"
 LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
@@ -57,6 +59,8 @@ FAULTS = [
         "np.arange(max(own.values())) <= n)",
         "tests/envs/games/test_game_wrappers.py::test_agents_of_other_sizes_become_of_one_kind",
     ),
+    Fault("M11", JOIN, "                    part.leave()", "                    pass", BY_PLAYER),
+    Fault("M11", JOIN, "reward.get(of.name, 0.0) + float(gain)", "float(gain)", BY_PLAYER),
     Fault("M8", TEAMS, "np.lexsort((agent, step))", "np.lexsort((-agent, step))", BY_TEAM),
     Fault("M8", TEAMS, 'joint["reward"].mean(1)', 'joint["reward"].sum(1)', BY_TEAM),
     Fault(

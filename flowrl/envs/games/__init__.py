@@ -2,6 +2,19 @@
 
 from flowrl.envs.games.catalog import GAMES, make
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.games.wrappers import AgentId, EntryWrapper, GameWrapper, GlobalState, PadSpaces
+from flowrl.envs.games.join_agents import JoinAgents
+from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, EntryWrapper, GameWrapper, GlobalState, PadSpaces
 
-__all__ = ["GAMES", "AgentId", "EntryWrapper", "Game", "GameWrapper", "GlobalState", "PadSpaces", "Turn", "make"]
+__all__ = [
+    "GAMES",
+    "AgentId",
+    "BaseGameWrapper",
+    "EntryWrapper",
+    "Game",
+    "GameWrapper",
+    "GlobalState",
+    "JoinAgents",
+    "PadSpaces",
+    "Turn",
+    "make",
+]

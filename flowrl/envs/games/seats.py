@@ -364,7 +364,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
             try:
                 gain = float(reward)
             except (TypeError, ValueError):
-                raise SchemaError(f"{self.game}, agent {agent!r}: {no_reward(reward)}") from None
+                raise no_gain(self.game, agent, reward) from None
             if not -LARGEST <= gain <= LARGEST:
                 raise SchemaError(f"{self.game}, agent {agent!r}: the reward is {gain}, {EXPECTED}")
             if seat is None:
@@ -394,13 +394,10 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
     def _end(self, turn: Turn) -> set[str]:
         over: set[str] = set()
         table = self._table
-        truncated = "truncated", turn.truncated, TRUNCATED, TERMINATED
-        terminated = "terminated", turn.terminated, TERMINATED, TRUNCATED
-        for name, agents, column, other in (truncated, terminated):
-            if isinstance(agents, Mapping | str):
-                raise SchemaError(
-                    f"{self.game}: {name} is a {type(agents).__name__}, expected the names of those who end now"
-                )
+        truncated = turn.truncated, TRUNCATED, TERMINATED
+        terminated = turn.terminated, TERMINATED, TRUNCATED
+        check_ends(self.game, turn)
+        for agents, column, other in (truncated, terminated):
             for agent in agents:
                 if agent not in self._seats:
                     raise self._stranger(agent, "an end")
@@ -420,7 +417,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self._turn = [self.seating.agents[self._seats[agent].at] for agent in agents]
         for agent in agents:
             if agent in self._ended:
-                raise SchemaError(f"{self.game}: agent {agent!r} has ended, but has an observation to act from (M1)")
+                raise revived(self.game, agent)
             self._table[self._seats[agent].at, TURN] = 1.0
 
     def _stranger(self, agent: str, what: str) -> SchemaError:
@@ -435,6 +432,23 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         obs = {name: _copy(store) for name, store in self._stores.items()}
         obs[TABLE] = self._table.copy()
         return obs
+
+
+def check_ends(game: Game, turn: Turn) -> None:
+    """Raises: SchemaError if a turn does not list the names of those whose episode ends."""
+    for name, agents in (("terminated", turn.terminated), ("truncated", turn.truncated)):
+        if isinstance(agents, Mapping | str):
+            raise SchemaError(f"{game}: {name} is a {type(agents).__name__}, expected the names of those who end now")
+
+
+def no_gain(game: Game, agent: str, reward: Any) -> SchemaError:
+    """The error for an agent's reward that is not one number."""
+    return SchemaError(f"{game}, agent {agent!r}: {no_reward(reward)}")
+
+
+def revived(game: Game, agent: str) -> SchemaError:
+    """The error for an agent that shall act after its end."""
+    return SchemaError(f"{game}: agent {agent!r} has ended, but has an observation to act from (M1)")
 
 
 def _renamed(store: Observations, like: Observations) -> Observations:

@@ -1,4 +1,4 @@
-"""Wrappers of games, which change what each agent observes."""
+"""Wrappers of games, most of which change what each agent observes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flowrl.envs.masks import with_mask
 from flowrl.errors import ConfigError
 
 
-class GameWrapper(Game):
-    """Base of games whose agents observe something else than in the game inside; see `space_of` and `observed`.
+class BaseGameWrapper(Game):
+    """Base of games around another one, `game`, of which they keep what they do not replace.
 
     Raises: ConfigError for an environment that is no game.
     """
@@ -28,28 +28,9 @@ class GameWrapper(Game):
         self.possible_agents, self.action_spaces = game.possible_agents, game.action_spaces
         self.metadata, self.render_mode, self.state_space = game.metadata, game.render_mode, game.state_space
         self.discounts, self.instant = game.discounts, game.instant
-        self.observation_spaces = {agent: self.space_of(agent) for agent in game.observation_spaces}
-
-    @abc.abstractmethod
-    def space_of(self, agent: str) -> spaces.Space[Any]:
-        """The space of an agent's observations."""
-
-    @abc.abstractmethod
-    def observed(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The observations of agents that the game has, from those in it."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.game})"
-
-    def reset(self, seed: int) -> Mapping[str, Any]:
-        """See `Game.reset`."""
-        obs = self.game.reset(seed)
-        return self._seen(obs) if isinstance(obs, Mapping) else obs
-
-    def step(self, actions: Mapping[str, Any]) -> Turn:
-        """See `Game.step`."""
-        turn = self.game.step(actions)
-        return turn._replace(obs=self._seen(turn.obs)) if isinstance(turn, Turn) else turn
 
     def state(self) -> Any:
         """See `Game.state`."""
@@ -62,6 +43,32 @@ class GameWrapper(Game):
     def close(self) -> None:
         """See `Game.close`."""
         self.game.close()
+
+
+class GameWrapper(BaseGameWrapper):
+    """Base of games whose agents observe something else than in the game inside; see `space_of` and `observed`."""
+
+    def __init__(self, game: Game) -> None:
+        super().__init__(game)
+        self.observation_spaces = {agent: self.space_of(agent) for agent in game.observation_spaces}
+
+    @abc.abstractmethod
+    def space_of(self, agent: str) -> spaces.Space[Any]:
+        """The space of an agent's observations."""
+
+    @abc.abstractmethod
+    def observed(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The observations of agents that the game has, from those in it."""
+
+    def reset(self, seed: int) -> Mapping[str, Any]:
+        """See `Game.reset`."""
+        obs = self.game.reset(seed)
+        return self._seen(obs) if isinstance(obs, Mapping) else obs
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        """See `Game.step`."""
+        turn = self.game.step(actions)
+        return turn._replace(obs=self._seen(turn.obs)) if isinstance(turn, Turn) else turn
 
     def _seen(self, obs: Mapping[str, Any]) -> Mapping[str, Any]:
         known = {agent: seen for agent, seen in obs.items() if agent in self.possible_agents}
