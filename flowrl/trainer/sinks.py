@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO
 
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.storage.files import read_json, replacing, write_json
@@ -119,7 +119,7 @@ class WandbSink:
     """
 
     def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
-        mode = None if "WANDB_MODE" in os.environ else "offline"
+        mode: Literal["offline"] | None = None if "WANDB_MODE" in os.environ else "offline"
         if mode:
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as it is loaded
         import wandb
