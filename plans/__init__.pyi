@@ -48,7 +48,7 @@ from flowrl.trainer.config import Configuration
 class _Settings(TypedDict, total=False):
     act_backend: str
     address: str | None
-    agents: dict[str, str]
+    agents: dict[str, str] | str
     checkpoint_every: int | None
     checkpoint_keep: int
     checkpoint_seconds: float | None
@@ -75,6 +75,7 @@ class _Settings(TypedDict, total=False):
     network: str | None
     num_workers: int
     on_worker_death: Literal["stop", "go_on"]
+    policies: list[str]
     precision: Literal["float32", "bfloat16", "float16"]
     report_timers: bool
     torch_threads: int

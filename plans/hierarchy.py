@@ -56,7 +56,7 @@ class Config(ActingConfig):
     """Subgoals are places in a corridor, which the worker is to walk to."""
 
     env: str = "flowrl.envs.corridor:key_corridor"
-    agents: dict[str, str] = attrs.Factory(lambda: dict(zip(PARTS, PARTS)))
+    agents: dict[str, str] | str = attrs.Factory(lambda: dict(zip(PARTS, PARTS)))
     options: int = not_negative(0, "number of options that the manager chooses from; 0: subgoals")
     subgoal: tuple[int, ...] = setting((0,), "entries of the observation that subgoals are values of")
     reach: float | None = positive(None, "largest change that a subgoal asks for; None: values within the bounds")

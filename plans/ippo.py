@@ -30,7 +30,7 @@ class Config(PPOPolicy.Settings, NormalizedRollouts, EarlyStoppingSettings, Froz
     """PPO's defaults, for two agents that have nothing to do with each other."""
 
     env: str = "flowrl:two_cartpoles"
-    agents: dict[str, str] = attrs.Factory(lambda: {"left": "left", "right": "right"})
+    agents: dict[str, str] | str = attrs.Factory(lambda: {"left": "left", "right": "right"})
     fragment_steps: int = 32
     gamma: float = 0.98
     lam: float = 0.8

@@ -13,7 +13,7 @@ class Config(ippo.Config):
     """IPPO's settings, for one policy that plays all agents of a team and a central critic."""
 
     env: str = "flowrl:two_step"
-    agents: dict[str, str] = attrs.Factory(dict)
+    agents: dict[str, str] | str = attrs.Factory(dict)
     wrappers: list[str] = attrs.Factory(lambda: ["AgentId", "GlobalState"])
     privileged: tuple[str, ...] = ("state",)
 

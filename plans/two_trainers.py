@@ -45,15 +45,16 @@ class Config(ActingConfig):
     """Two agents that have nothing to do with each other."""
 
     env: str = "flowrl:two_cartpoles"
-    agents: dict[str, str] = attrs.Factory(lambda: {"left": "ppo", "right": "dqn"})
+    agents: dict[str, str] | str = attrs.Factory(lambda: {"left": "ppo", "right": "dqn"})
     fragment_steps: int = 4
     ppo: dict[str, Any] = setting(attrs.Factory(dict), "settings of PPO, as the plan ippo has them")
     dqn: dict[str, Any] = setting(attrs.Factory(dict), "settings of DQN, as the plan dqn has them")
     schedule_steps: int | None = span("env steps over which settings with an _end change")
 
     def __attrs_post_init__(self) -> None:
-        if set(self.agents.values()) != set(POLICIES):
-            raise ConfigError(f"agents={self.agents}: expected agents of 'ppo' and of 'dqn', and of no other policy")
+        known = self.policies or POLICIES if isinstance(self.agents, str) else self.policy_names
+        if set(known) != set(POLICIES):
+            raise ConfigError(f"agents={self.agents!r}: expected agents of 'ppo' and of 'dqn', and of no other policy")
         for name in POLICIES:
             self.of(name)
 

@@ -55,6 +55,22 @@ def factory_of(spec: object) -> Callable[..., Any]:
     )
 
 
+def function_of(path: str, what: str) -> Callable[..., Any]:
+    """The function that `module:function` names, as the value of the setting `what`.
+
+    Raises: ConfigError: it is no such path, or the module or the function does not exist.
+    """
+    module_name, colon, name = path.partition(":")
+    if not colon:
+        raise ConfigError(f"{what}={path!r}: expected 'module:function'")
+    there = vars(import_module(module_name, path, f"'module:function' for {what}"))
+    found: Callable[..., Any] | None = there.get(name)
+    if not callable(found):
+        known = [each for each, value in there.items() if callable(value) and each[0] != "_"]
+        raise ConfigError(f"{what}={path!r}: module {module_name!r} has no function {name!r}: {closest(name, known)}")
+    return found
+
+
 def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> Any:
     """Call the factory that `spec` names with these arguments.
 

@@ -12,6 +12,7 @@ import gymnasium
 from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.envs import Environments
 from flowrl.envs.games.seats import Kind, Seating
+from flowrl.envs.spec import function_of
 from flowrl.errors import ConfigError, did_you_mean
 
 
@@ -33,6 +34,20 @@ class DrawsMatches(Protocol):
     """A function of the agent and the match that draws all players of a match together, by names of their own."""
 
     def drawn(self, match: Match, /) -> Any: ...
+
+
+@attrs.frozen
+class NamedAgents:
+    """The function of the agent and the match that a text names, `module:function`; imported where it is first called.
+
+    Raises, when it is called: ConfigError if there is no such function.
+    """
+
+    path: str
+
+    def __call__(self, agent: str, match: Match, /) -> str:
+        policy: str = function_of(self.path, "agents")(agent, match)
+        return policy
 
 
 #: One policy for all.
@@ -77,6 +92,8 @@ class PolicyMap:
                     f"agents is a function, with which any policy may play any agent, but {first!r} and {other!r} "
                     "differ in their spaces: give a mapping from agents to policies"
                 )
+            if not isinstance(self.agents, DrawsMatches):
+                self.players(Match(0, 0))  # says what is wrong with it before anything is played
             return
         chosen = {agent: self._named(agent) for agent in self.seating.agents}
         for policy in self.policies:
@@ -114,7 +131,14 @@ class PolicyMap:
             return None
         if isinstance(agents, DrawsMatches):
             return [(each.policy, each.player) for each in agents.drawn(match)]
-        found = [self._known(agents(each, match), each) for each in self.seating.agents]
+        found = []
+        for each in self.seating.agents:
+            try:
+                policy = agents(each, match)
+            except Exception as error:
+                error.add_note(f"in agents, asked who plays agent {each!r} in {match}")
+                raise
+            found.append(self._known(policy, each))
         return list(zip(found, found))
 
     def _named(self, agent: str) -> str:

@@ -56,10 +56,12 @@ class Configuration(PolicySettings, Option):
     #: An id of `gymnasium.make`, "module:factory", a game "flowrl:NAME", or in another library "gym:ID" and so on.
     env: str = setting("CartPole-v1", "gymnasium id, module:factory, flowrl:GAME, or LIBRARY:ID, as openspiel:GAME")
     env_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the environment")
-    #: Names of agents, or patterns such as "prey_*", of which the first that fits counts.
-    agents: dict[str, str] = setting(
-        attrs.Factory(dict), "in a game: the name of the policy that plays each agent; empty: one policy plays all"
+    #: Names of agents, or patterns such as "prey_*", of which the first that fits counts; a function gets the agent and
+    #: a `flowrl.rollout.policy_map.Match`.
+    agents: dict[str, str] | str = setting(
+        attrs.Factory(dict), "in a game: the policy that plays each agent, or module:function; empty: one plays all"
     )
+    policies: list[str] = setting(attrs.Factory(list), "names of the policies that a function `agents` chooses from")
     #: Names of gymnasium.wrappers or "module:Wrapper", with arguments as in a call, "FrameStackObservation(4)".
     wrappers: list[str] = setting(attrs.Factory(list), "wrappers around each environment, the first one innermost")
     env_manager: str = setting("local", "what steps the environments: local, subprocess, async, thread or vector")
@@ -143,6 +145,27 @@ class Configuration(PolicySettings, Option):
         return values[key]
 
     @property
+    def policy_names(self) -> list[str]:
+        """The policies that `agents` names, or `policies` for a function. Raises: ConfigError: the other one, or none.
+
+        >>> Configuration(agents={"left": "one", "*": "two"}).policy_names
+        ['one', 'two']
+        """
+        if isinstance(self.agents, str):
+            if len(set(self.policies)) < 2:
+                raise ConfigError(
+                    f"agents={self.agents!r} is a function: name the policies that it chooses from, at least two, "
+                    f'policies=["one", "two"], not {self.policies}'
+                )
+            return self.policies
+        names = list(dict.fromkeys(self.agents.values()))
+        if self.policies and set(self.policies) != set(names):
+            raise ConfigError(
+                f"policies={self.policies}: agents is a table, which names the policies {names}: leave policies out"
+            )
+        return names
+
+    @property
     def num_envs(self) -> int:
         """Environments of all workers together."""
         return self.envs_per_worker * max(self.num_workers, 1)
@@ -211,7 +234,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 33), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 34), ('Settings of every policy.', 7)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

@@ -89,9 +89,9 @@ class OfflineTrainer(Trainer):
         check_policy(make)
         if config.num_workers:
             raise ConfigError(f"num_workers={config.num_workers}: an offline plan does not sample, so it needs 0")
-        if len(policies := list(dict.fromkeys(config.agents.values()))) > 1:
+        if len(policies := config.policy_names) > 1:
             raise ConfigError(
-                f"agents={config.agents}: an offline plan trains one policy, which plays all agents, and these are "
+                f"agents={config.agents!r}: an offline plan trains one policy, which plays all agents, and these are "
                 f"{', '.join(policies)}: leave agents out"
             )
         with torch_threads(config.torch_threads):

@@ -92,9 +92,18 @@ class TrainedPolicy:
 
     @property
     def players(self) -> Policy | dict[str, Policy]:
-        """The policy, or of several that of each agent of the game: a player of `flowrl.rollout.payoffs`."""
+        """The policy, or of several that of each agent of the game: a player of `flowrl.rollout.payoffs`.
+
+        Raises: ConfigError: a function of the match chooses one of several policies for each agent.
+        """
         if not isinstance(self.policy, Policies):
             return cast("Policy", self.policy)
+        if callable(self.agents):
+            names = ", ".join(self.policy)
+            raise ConfigError(
+                f"{self!r}: agents is a function of the match, so {names} are no player together: take one of them, "
+                f"flowrl.load(RUN).of({next(iter(self.policy))!r}).policy"
+            )
         seating = self.evaluation_env.look(self.config.grouping[1]).seating
         who = policy_map(self.evaluation_env, seating, tuple(self.policy), self._workers.agents)
         assert who is not None, "several policies play a game"

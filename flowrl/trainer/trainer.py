@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
     from flowrl.rollout.evaluation import Goal
     from flowrl.rollout.league import League
+    from flowrl.rollout.policy_map import Agents
     from flowrl.trainer.directory import RunDirectory
     from flowrl.trainer.init_from import Source
     from flowrl.trainer.resume import EarlierRun
@@ -225,7 +226,7 @@ class Trainer:
 
         By default those that `config.agents` names, all made by `policy`, each from a seed of its own.
         """
-        names = list(dict.fromkeys(config.agents.values()))
+        names = config.policy_names
         if len(names) < 2:
             return {DEFAULT_POLICY: (cls.policy, config)}
         seeds = SeedTree(config.seed)
@@ -257,7 +258,7 @@ class Trainer:
 
         # A worker process without a GPU must not ask for one.
         device = {} if config.worker_gpus else {"device": "cpu"}
-        agents = config.agents if len(makes) > 1 else dict.fromkeys(config.agents, next(iter(makes)))
+        agents = _agents(config, makes)
         resources = Resources(
             config.worker_cpus, config.worker_gpus, config.worker_memory, dict(config.worker_resources)
         )
@@ -316,7 +317,7 @@ class Trainer:
                 {name: PolicyFactory(*made) for name, made in makes.items()},
                 spaces if isinstance(spaces, Mapping) else dict.fromkeys(makes, spaces),
                 *(environments, evaluation, config.grouping[1]),
-                agents=config.agents if len(makes) > 1 else None,
+                agents=_agents(config, makes) if len(makes) > 1 else None,
             )
 
     @classmethod
@@ -744,6 +745,15 @@ def named(env: Any) -> dict[str, Any]:
     if hasattr(env, "num_envs"):
         return {"env": type(env).__name__, "envs_per_worker": env.num_envs}
     return {"env": path_of(env)}
+
+
+def _agents(config: Configuration, policies: Collection[str]) -> Agents:
+    """Which of these policies plays which agent; one plays all that `config.agents` names."""
+    from flowrl.rollout.policy_map import NamedAgents
+
+    if isinstance(config.agents, str):
+        return NamedAgents(config.agents)
+    return config.agents if len(policies) > 1 else dict.fromkeys(config.agents, next(iter(policies)))
 
 
 def _checked(until: Any) -> dict[str, float]:

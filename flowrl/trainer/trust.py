@@ -32,6 +32,8 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
     ["env='os:system'", "wrappers='theirs:Shaped(2)'"]
     >>> code_in({"intrinsic": "os:system", "wrappers": ["Hierarchy(options=2)"]})
     ["intrinsic='os:system'"]
+    >>> code_in({"agents": "os:system"}), code_in({"agents": {"left": "a:b"}})
+    (["agents='os:system'"], [])
     >>> len(code_in({"wrappers": ["Hierarchy(intrinsic='os:system')"]}))
     1
     """
@@ -42,7 +44,7 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
     found = [(key, name) for key, name in named if name is not None and not _is_harmless(name)]
     # The network is a class of a module; the machines at an address answer with pickles.
     found += [(key, values[key]) for key in ("network", "address") if values.get(key) is not None]
-    found += [("intrinsic", name)] if _names_a_function(name := values.get("intrinsic")) else []
+    found += [(key, name) for key in ("intrinsic", "agents") if _names_a_function(name := values.get(key))]
     return [f"{key}={name!r}" for key, name in found]
 
 

@@ -381,6 +381,13 @@ FAULTS = [
         "tests/trainer/test_trust.py::test_a_policy_acts_without_its_environment_which_runs_only_if_it_is_trusted",
     ),
     Fault(
+        "D10",
+        "flowrl/trainer/trust.py",
+        'for key in ("intrinsic", "agents")',
+        'for key in ("intrinsic",)',
+        "tests/trainer/test_trust.py::test_a_strangers_run_runs_no_code_unless_it_is_trusted",
+    ),
+    Fault(
         "D5",
         "flowrl/storage/checkpoint.py",
         'slug = f"{index:02}-"',

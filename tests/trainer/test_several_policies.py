@@ -14,6 +14,7 @@ from flowrl.operators import TrainOneStep, UpdateTargetNetwork
 from flowrl.plans import DQN, IPPO, PPO
 from flowrl.policies import DQNPolicy, Policies, PPOPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.rollout.policy_map import Match
 from flowrl.testing import same
 from flowrl.trainer.trainer import Trainer
 from tests.cli.parts import flowrl as command
@@ -21,6 +22,18 @@ from tests.plans.small import SMALL
 
 GAME = "flowrl:two_cartpoles"
 APART = {"left": "a", "right": "b"}
+
+
+SIDES = {"agents": f"{__name__}:sides", "policies": ["a", "b"]}
+
+
+def sides(agent: str, match: Match) -> str:
+    """They change sides from game to game."""
+    return "ab"[(agent == "left") == (match.episode_id % 2 == 0)]
+
+
+def one_sided(agent: str, match: Match) -> str:
+    return {"left": "a"}[agent] if agent == "left" else "c"
 
 
 def small(init_from: Any = None, **settings: Any) -> IPPO:
@@ -40,11 +53,53 @@ def test_a_plan_of_one_policy_says_which_plan_has_several(plan: type[Trainer]) -
         ({"agents": {"left": "a", "middle": "b", "*": "a"}}, "policy 'b' has no agent"),
         ({"env": "CartPole-v1"}, "CartPole-v1 has one agent"),
         ({"agents": {"left": 3}}, "agents="),
+        ({"policies": ["a", "b"]}, r"agents is a table, which names the policies \['left', 'right'\]"),
+        ({**SIDES, "policies": []}, "is a function: name the policies that it chooses from"),
+        ({**SIDES, "policies": ["a", "c"]}, "agent '.*' has the policy 'b': there are: a, c"),
+        ({**SIDES, "agents": f"{__name__}:one_sided"}, "agent 'right' has the policy 'c'"),
+        ({**SIDES, "agents": f"{__name__}:side"}, "agents=.*: module .* has no function 'side': did you mean 'sides'"),
+        ({**SIDES, "agents": "nowhere:sides"}, "No module named 'nowhere'. Expected 'module:function' for agents"),
+        ({**SIDES, "agents": "sides"}, "agents='sides': expected 'module:function'"),
     ],
 )
 def test_agents_that_do_not_fit_the_game_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         small(**settings)
+
+
+def test_an_error_of_the_function_says_of_which_agent() -> None:
+    def careless(agent: str, match: Match) -> str:
+        return {"left": "a"}[agent]
+
+    with pytest.raises(KeyError) as error:
+        WorkerSet(GAME, policies={"a": PPOPolicy, "b": PPOPolicy}, agents=careless)
+    assert "who plays agent 'right' in Match(env_id=0, episode_id=0" in error.value.__notes__[0]
+
+
+def test_a_function_says_who_plays_and_a_resumed_run_asks_it_too(tmp_path: Path) -> None:
+    """M7, D3, D10: both learn from both sides; loading it imports nothing, evaluating does only if that is trusted."""
+    how = {**SIDES, "eval_every": 40, "eval_episodes": 2, "checkpoint_every": 40}
+    with IPPO(config={**SMALL["ippo"], **how}, out=tmp_path / "whole") as whole:
+        expected = whole.train(env_steps=160, progress=False)
+        weights = whole.workers.policy.weights()
+        seen = whole.workers.sample(episodes=4)
+    assert all(set(part.agent.flatten().tolist()) == {0, 1} for part in seen.values())
+    with IPPO(config={**SMALL["ippo"], **how}, out=tmp_path / "parts") as first:
+        first.train(env_steps=80, progress=False)
+    with flowrl.resume(tmp_path / "parts") as second:
+        again = second.train(env_steps=160, progress=False)
+        assert same(second.workers.policy.weights(), weights)
+    clock = dict.fromkeys(name for name in expected if "second" in name)
+    assert {**again, **clock, "evaluation_share": 0} == {**expected, **clock, "evaluation_share": 0}
+
+    loaded = flowrl.load(tmp_path / "parts", last=True)
+    assert loaded.of("a").act(np.zeros(4, np.float32)) in (0, 1)
+    with pytest.raises(ConfigError, match=r"does not come with flowrl: agents='.*:sides'"):
+        loaded.evaluate(2)
+    trusted = flowrl.load(tmp_path / "parts", last=True, trusted=True)
+    with pytest.raises(ConfigError, match="a, b are no player together: take one of them"):
+        _ = trusted.players
+    assert {"left", "right"} <= trusted.evaluate(2, seed=1)["agents"].keys()
 
 
 def test_operators_learn_one_of_the_policies() -> None:

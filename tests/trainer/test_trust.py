@@ -58,6 +58,7 @@ CODE: dict[str, tuple[dict[str, Any], str]] = {
     "evaluation": ({"config": {"eval_env": "theirs:make"}}, "eval_env='theirs:make'"),
     "wrapper": ({"config": {"wrappers": ["TimeLimit(9)", "theirs:W(1)"]}}, r"wrappers='theirs:W\(1\)'"),
     "evaluation's wrapper": ({"config": {"eval_wrappers": ["theirs:W"]}}, "eval_wrappers='theirs:W'"),
+    "agents": ({"config": {"agents": "theirs:who", "policies": ["a", "b"]}, "plan": "ippo"}, "agents='theirs:who'"),
     "network": ({"config": {"network": "theirs:Net"}}, "network='theirs:Net'"),
     "plan": ({"config": {}, "more": "import theirs\n"}, r"the plan .*run/plan\.py"),
     "plan beside the plans": ({"config": {}, "about": {"plan": "../../../theirs"}, "more": THEIRS}, "the plan "),

@@ -15,7 +15,7 @@ from flowrl.data.columns import ACTION_MASK
 from flowrl.data.types import Array
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.games.seats import WHOLE, SeatsEnv
-from flowrl.envs.spec import factory_of
+from flowrl.envs.spec import function_of
 from flowrl.envs.wrappers import recorder
 from flowrl.errors import ConfigError
 
@@ -291,7 +291,7 @@ def _reward(name: str, goals: Goals) -> Intrinsic:
         return goals.success
     if ":" not in name:
         raise ConfigError(f"intrinsic={name!r}: expected 'distance', 'success' or 'module:function'")
-    return factory_of(name)
+    return function_of(name, "intrinsic")
 
 
 def _kept(obs: Any) -> Any:
