@@ -1,11 +1,12 @@
 """What does an agent step of a game cost, beside a step of environments with one agent, and beside RLlib?
 
-`flowrl:two_cartpoles` in N copies, its agents played by one policy or by a policy each, beside 2N CartPole-v1, which
-has the same physics; all with separate 2x64 tanh networks for policy and value, one thread. "balancing" networks keep
-the poles up, so that both agents act in every step. With "random" ones a pole falls soon, and who waits for the other
-one takes no steps, so that fewer agents share what a step costs. The managers alone are beside it, stepped with
-constant actions. A ratio is that of the cost of an agent step to that of a step of CartPole in the same round; times
-are of the processor, and of the wall in brackets. Aim: at most 1.3 with balancing networks.
+`flowrl:two_cartpoles` in N copies, its agents played by one policy or by a policy each, beside CartPole-v1, which has
+the same physics: 2N of them with one policy, or N with a policy and N with another. All have separate 2x64 tanh
+networks for policy and value, and one thread. "balancing" networks keep the poles up, so that both agents act in every
+step. With "random" ones a pole falls soon, and who waits for the other one takes no steps, so that fewer agents share
+what a step costs. The managers alone are beside it, stepped with constant actions. A ratio is that of the cost of an
+agent step to that of a step of CartPole in the same round; times are of the processor, and of the wall in brackets.
+Aim: at most 1.3 with balancing networks.
 
 With `--rllib`, agent steps a second of two games with PettingZoo's parallel interface: rps, whose step costs little,
 and simple_spread, whose step costs much. One policy with such networks plays all agents, in flowrl and in RLlib's
@@ -38,6 +39,13 @@ from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
 
 GAME, SINGLE, STEPS, HIDDEN = "flowrl:two_cartpoles", "CartPole-v1", 64, (64, 64)
+
+#: What a contestant is compared with.
+PEERS = {
+    "game, one policy": "CartPole",
+    "game, two policies": "CartPole, two policies",
+    "game, manager": "CartPole, manager",
+}
 
 #: Collects once; returns the number of agent steps.
 Contestant = Callable[[], int]
@@ -115,8 +123,10 @@ def costs(copies: int, network: str, options: argparse.Namespace) -> None:
     make = partial(policy, network=network, backend=options.backend)
     two = {"policies": {"one": make, "two": make}, "agents": {"left": "one", "right": "two"}}
     with ExitStack() as stack:
+        halves = [collecting(stack, SINGLE, make, envs_per_worker=copies) for _ in range(2)]
         contestants = {
             "CartPole": collecting(stack, SINGLE, make, envs_per_worker=2 * copies),
+            "CartPole, two policies": lambda: sum(half() for half in halves),
             "game, one policy": collecting(stack, GAME, make, envs_per_worker=copies),
             "game, two policies": collecting(stack, GAME, **two, envs_per_worker=copies),
             "CartPole, manager": stepping(stack, SINGLE, 2 * copies),
@@ -124,10 +134,10 @@ def costs(copies: int, network: str, options: argparse.Namespace) -> None:
         }
         per_step = measure(contestants, max(1, 64 // copies), options.rounds)
     for name, seconds in per_step.items():
-        beside = per_step["CartPole, manager" if "manager" in name else "CartPole"]
+        beside = per_step[PEERS.get(name, name)]
         cost = np.median(seconds, axis=0) * 1e6
-        line = f"{copies:>3} copies, {network:<9}  {name:<19}{cost[0]:7.2f} us ({cost[1]:.2f})"
-        if name.startswith("game"):
+        line = f"{copies:>3} copies, {network:<9}  {name:<22}{cost[0]:7.2f} us ({cost[1]:.2f})"
+        if name in PEERS:
             (ratio, low, high), wall = (ratio_with_interval(seconds[:, k], beside[:, k]) for k in (0, 1))
             line += f"   x {ratio:.2f}  (95 % interval {low:.2f} to {high:.2f}; wall {wall[0]:.2f})"
         print(line, flush=True)

@@ -85,6 +85,7 @@ class Fragment:
     def cut_all(self) -> Batch:
         """Remove and return everything, also rows that only some environments have: see `lengths`."""
         taken: Batch = self._columns[: self._rows]
+        self._reserved = max(1, self._rows)  # the next fragment is likely as long
         self.clear()
         return taken
 

@@ -159,13 +159,16 @@ class GameWorker(RolloutWorker):
         held = None if wait is None or wait.all() or self.manager.ready is None else wait
         stepped = self._players.step(self.env_steps, held)
         moved: Array = np.ones(self.manager.num_envs, np.bool_) if stepped.acted is None else stepped.acted
+        everyone = stepped.acted is None and (wait is None or count_all)
         if wait is not None and not count_all:
             moved = moved & ~wait
         for name, fragment in self._fragments.items():
             player = self._players.of[name]
             row, result = player.actor.sent, player.seats.result(stepped)
-            answered: Any = result.acted & moved[player.seats.env_id]
-            if answered.any():
+            answered: Any = result.acted
+            if not (everyone and answered is None):
+                answered = moved[player.seats.env_id] if answered is None else answered & moved[player.seats.env_id]
+            if answered is None or answered.any():
                 row["next_obs"], row["reward"], row["terminated"], row["truncated"], _ = result
                 if (discount := player.seats.discount(stepped)) is not None:
                     row[STEP_DISCOUNT] = discount

@@ -9,14 +9,16 @@ STEADY = "tests/envs/games/test_seats.py::test_agents_who_act_in_every_step_gain
 IN_MEMORY = "tests/envs/games/test_seats.py::test_a_game_in_memory_of_others_plays_as_in_its_own"
 JOIN = "flowrl/envs/games/join_agents.py"
 BY_PLAYER = "tests/envs/games/test_join_agents.py::test_a_player_follows_its_agents_through_a_game"
+BY_TURN = "tests/rollout/test_game_worker.py::test_a_new_game_asks_only_whose_turn_it_is"
 TEAMS = "operators/teams.py"
 BY_TEAM = "tests/operators/test_teams.py::test_rows_of_a_team_are_those_of_a_loop_over_all_games"
 LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
 
 FAULTS = [
-    Fault("M1", SEATS, "gained[at] = 0.0\n            opened", "opened", BY_HAND),
-    Fault("M1", SEATS, "gained[at] = 0.0\n            return", "pass\n            return", STEADY),
-    Fault("M5", SEATS, "if steady and self._steady and", "if steady and", BY_HAND),
+    Fault("M1", SEATS, "kept[at] = 0.0\n            opened", "opened", BY_HAND),
+    Fault("M1", SEATS, "table[seat.at, REWARD] = gain", "table[seat.at, REWARD] += gain", STEADY),
+    Fault("M5", SEATS, "alike = self._steady and", "alike =", BY_HAND),
+    Fault("M4", "flowrl/envs/managers/games.py", "self.steady = False\n        began", "began", BY_TURN),
     Fault("M4", SEATS, "self._seats, self._row = self._seated(), row", "self._row = row", IN_MEMORY),
     Fault("D3", SEATS, '{**self.__dict__, "_row": None}', "self.__dict__", IN_MEMORY),
     Fault("M1", SEATS, "if agent in obs or agent in over]", "if agent in self._turn or agent in acting]", BY_HAND),

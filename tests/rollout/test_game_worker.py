@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import gymnasium
 import numpy as np
 import pytest
 
@@ -19,6 +20,8 @@ from flowrl.envs import Episode
 from flowrl.envs.games import Game, Turn
 from flowrl.envs.games.seats import Seating, SeatsEnv
 from flowrl.envs.managers.games import GameManager
+from flowrl.envs.managers.games import Seats as Rows
+from flowrl.envs.managers.local import EnvManager
 from flowrl.errors import FlowError
 from flowrl.rollout import RolloutWorker
 from flowrl.rollout.game_worker import GameWorker
@@ -363,3 +366,33 @@ def test_new_games_begin_without_rows_of_the_old() -> None:
     seats.check(ARRANGEMENTS["by match"], [23] * 3, lost=lost)
     with pytest.raises(ValueError, match=r"sample needs steps >= 1"):
         worker.sample()
+
+
+class Late(Game):
+    """The second agent joins after a step, and both act in all that follow."""
+
+    possible_agents = ("first", "second")
+    observation_spaces = dict.fromkeys(possible_agents, gymnasium.spaces.Box(0, 1, (1,)))
+    action_spaces = dict.fromkeys(possible_agents, gymnasium.spaces.Discrete(5))
+
+    def reset(self, seed: int) -> Mapping[str, Any]:
+        return {"first": np.zeros(1, np.float32)}
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        return Turn(dict.fromkeys(self.possible_agents, np.zeros(1, np.float32)), dict.fromkeys(actions, 1.0))
+
+
+def test_a_new_game_asks_only_whose_turn_it_is() -> None:
+    """M4: also after steps in which everyone acted and was answered."""
+    games = GameManager(EnvManager([SeatsEnv(Late()) for _ in range(2)]), Seating.of(Late()))
+    seats = Rows(games, ["first", "second"])
+    games.launch(0)
+    for _ in range(2):
+        assert seats.ready.tolist() == [True, False] * 2
+        assert seats.result(games.step()).acted.tolist() == [True, False] * 2
+        assert seats.result(games.step()).acted is None
+        assert seats.ready.all()
+        state = games.state_dict()
+        games.reset()
+    games.load_state_dict(state)
+    assert seats.ready.all()

@@ -299,6 +299,9 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         if not isinstance(turn, Turn):
             raise SchemaError(f"{self.game}: step() returned a {type(turn).__name__}, expected a Turn")
         obs, rewards, terminated, truncated, info, discount = turn
+        alike = self._steady and not (terminated or truncated or discount) and list(obs) == acting == list(rewards)
+        if alike and (gained := self._go_on(obs, rewards)) is not None:
+            return self._observation(), gained, False, False, {}
         self._see(obs)
         if self.seating.discounts:
             for agent in acting:
@@ -306,18 +309,12 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         total = self._gain(rewards) if rewards else 0.0
         if discount:
             self._lessen(discount)
-        opened, gained = self._open, self._gained
+        opened, kept = self._open, self._gained
         steady = bool(obs) and not (terminated or truncated or opened) and list(obs) == acting
-        if steady and self._steady and not self.seating.discounts:  # nothing changes but rewards
-            for agent in acting:
-                at = seats[agent].at
-                table[at, REWARD] = gained[at]
-                gained[at] = 0.0
-            return self._observation(), total, False, False, {}
         table[:, :RETURN] = 0.0
         if self.seating.discounts:
             table[:, DISCOUNT] = 0.0
-        self._steady = steady
+        self._steady = steady and not self.seating.discounts
         over: Collection[str] = self._end(turn) if terminated or truncated else ()
         opened.update(acting)
         self._let_act([agent for agent in obs if agent not in over] if over else list(obs))
@@ -330,13 +327,36 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
             table[at, ANSWERED] = 1.0
             if self.seating.discounts:
                 table[at, DISCOUNT] = self._discount[at]
-            table[at, REWARD] = gained[at]
-            gained[at] = 0.0
+            table[at, REWARD] = kept[at]
+            kept[at] = 0.0
             opened.remove(agent)
         finished = not self._turn
         cut_short = finished and bool(table[:, TRUNCATED].any())
         of_game = dict(info.get(WHOLE, {})) if finished and info else {}
         return self._observation(), total, finished and not cut_short, cut_short, of_game
+
+    def _go_on(self, obs: Mapping[str, Any], rewards: Mapping[str, float]) -> float | None:
+        """A step after one like it, in which the same agents act, gain and act next; returns all that they gain.
+
+        None, with nothing changed, where a reward needs a closer look.
+        """
+        try:
+            gains = [*map(float, rewards.values())]
+        except (TypeError, ValueError):
+            return None
+        for gain in gains:
+            if not -LARGEST <= gain <= LARGEST:
+                return None
+        table, agent = self._table, ""
+        try:
+            for (agent, seen), gain in zip(obs.items(), gains):
+                seat = self._seats[agent]
+                seat.see(seen)
+                table[seat.at, REWARD] = gain
+                table[seat.at, RETURN] += gain
+        except SchemaError as error:
+            raise SchemaError(f"{self.game}, agent {agent!r}: {error}") from None
+        return sum(gains)
 
     def render(self) -> Any:
         """The rendering of the game."""

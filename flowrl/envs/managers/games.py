@@ -42,6 +42,7 @@ class Seats:
         self.agent = np.tile(self.agent_ids, games.num_envs)
         #: `[games, agents]`: seats that others play in this episode (M7); None: none.
         self.others: Mask | None = None
+        self._everyone, self._nobody = np.ones(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
 
     @property
     def obs(self) -> Observations:
@@ -51,7 +52,11 @@ class Seats:
     @property
     def ready(self) -> Mask:
         """`[N]`: the seats that take an action in the next step."""
-        return self.rows(self.games.turn)
+        return self._everyone if self._steady else self.rows(self.games.turn)
+
+    @property
+    def _steady(self) -> bool:
+        return self.games.steady and self.others is None
 
     @property
     def ready_obs(self) -> dict[int, Observations]:
@@ -91,8 +96,11 @@ class Seats:
         self.others[game] = which
 
     def result(self, stepped: StepResult) -> StepResult:
-        """What a step of all games means for these seats: `acted` marks those that have an answer."""
+        """What a step of all games means for these seats: `acted` marks those that have an answer; None: all have."""
         table = stepped.next_obs[TABLE]
+        if self._steady:
+            reward = table[:, self._in_game, REWARD].reshape(-1)
+            return StepResult(self._of(stepped.next_obs), reward, self._nobody, self._nobody, None)
         answered = self.rows(table[..., ANSWERED] != 0)
         if stepped.acted is not None:
             answered &= np.repeat(stepped.acted, len(self.agents))
@@ -157,6 +165,7 @@ class GameManager:
         began: The games that a new episode began in since this was last emptied.
         players: Of running games, by number, who plays each agent, if that differs from match to match.
         results: How such games ended since the last `drain_results()`.
+        steady: Whether in the newest step every agent of every game acted, was answered and acts next.
         timed: `[games]`: those whose newest step was an env step; in the others agents decided in no time (M10).
         steps: `[games]`: the env steps of the running episode.
         actions: `[games, numbers]`: all agents' actions, of which the next step reads those whose turn it is.
@@ -171,6 +180,7 @@ class GameManager:
         self._instant = np.array([agent in seating.instant for agent in seating.agents])
         self._steps = np.zeros(games.num_envs, np.int64)
         self.timed = np.ones(games.num_envs, np.bool_)
+        self.steady = False
         self.actions = np.zeros((games.num_envs, *seating.action_space.shape))
         self.finished: list[Episode] = []
         self.began = list(range(games.num_envs))
@@ -209,6 +219,12 @@ class GameManager:
             self.timed = (games.obs[TABLE][..., TURN] != 0)[:, ~self._instant].any(1)
         stepped: StepResult = games.step(self.actions) if games.ready is None else games.step(self.actions, wait)
         table = stepped.next_obs[TABLE]
+        flags = table[..., :REWARD]  # TURN and ANSWERED
+        self.steady = stepped.acted is None and np.count_nonzero(flags) == flags.size
+        if self.steady:
+            self.t += 1
+            self._steps += self.timed
+            return stepped
         answered = table[..., ANSWERED] != 0
         over = stepped.terminated | stepped.truncated
         if stepped.acted is not None:
@@ -259,6 +275,7 @@ class GameManager:
 
     def _follow(self) -> None:
         """Count the steps of new episodes from 0 in games that have begun one."""
+        self.steady = False
         began = self._episode != self.games.episode_id
         if self.games.ready is not None:
             began &= self.games.ready  # the answer that ended the one before may not be here yet

@@ -322,9 +322,11 @@ def test_a_saved_game_goes_on_where_it_was() -> None:
             env = copied
 
 
-def test_agents_who_act_in_every_step_gain_what_that_step_gave() -> None:
-    """M1, M6: each answer has its own step's reward, and the return is their sum."""
-    env = SeatsEnv(Scripted([[HERE, *(Turn(HERE, {"ann": -gain, "bob": gain}) for gain in (1.0, 2.0, 3.0))]]))
+@pytest.mark.parametrize("alone", [True, False])
+def test_agents_who_act_in_every_step_gain_what_that_step_gave(alone: bool) -> None:
+    """M1, M6: each answer has its own step's reward, and the return is their sum; whether others gain too or not."""
+    gains = [{"bob": gain} if alone else {"ann": -gain, "bob": gain} for gain in (1.0, 2.0, 3.0)]
+    env = SeatsEnv(Scripted([[HERE, *(Turn(HERE, gain) for gain in gains)]]))
     env.reset(seed=0)
     ann, bob = np.stack([env.step(np.zeros(env.action_space.shape))[0]["seats"][:2] for _ in range(3)], 1)
     assert bob[:, Of.REWARD].tolist() == [1, 2, 3]
