@@ -72,6 +72,7 @@ CODE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", CODE)
 def test_a_strangers_run_runs_no_code_unless_it_is_trusted(folder: Path, case: str) -> None:
+    """D10: the error says which setting names the code, and how to trust it."""
     written, said = CODE[case]
     run, told = run_of(folder, **written), list[str]()
     with pytest.raises(ConfigError, match=rf"does not come with flowrl: .*{said}.*flowrl.load\(.*trusted=True"):
