@@ -72,8 +72,10 @@ class InfoColumns(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        numbers = {key: _number(key, info.get(key), fill) for key, fill in self._fills.items()}
-        return {OBS: obs, INFO: numbers}, reward, terminated, truncated, info
+        return {OBS: obs, INFO: self._numbers(obs, info)}, reward, terminated, truncated, info
+
+    def _numbers(self, obs: Any, info: Mapping[str, Any]) -> dict[str, npt.NDArray[np.float64]]:
+        return {key: number_of(key, info.get(key), fill) for key, fill in self._fills.items()}
 
 
 class VectorInfoColumns(VectorWrapper[Any, Any, Any]):
@@ -129,7 +131,7 @@ class VectorInfoColumns(VectorWrapper[Any, Any, Any]):
             columns[key] = column = np.zeros((self.num_envs, *shape_of(fill)))
             there = wanted & infos.get(f"_{key}", True) if key in infos else np.zeros(self.num_envs, np.bool_)
             for env_id in np.flatnonzero(wanted).tolist():
-                column[env_id] = _number(key, infos[key][env_id] if there[env_id] else None, fill)
+                column[env_id] = number_of(key, infos[key][env_id] if there[env_id] else None, fill)
         return columns
 
 
@@ -140,7 +142,8 @@ def _with_info(space: gymnasium.Space[Any], fills: Fills) -> spaces.Dict:
     return spaces.Dict({OBS: space, INFO: spaces.Dict(boxes)})
 
 
-def _number(key: str, value: Any, fill: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
+def number_of(key: str, value: Any, fill: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
+    """A value of `info` as numbers, its fill if it is None. Raises: SchemaError: there is none, or it is no number."""
     if value is None:
         if fill is None:
             raise SchemaError(

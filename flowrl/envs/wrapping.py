@@ -15,6 +15,7 @@ from flowrl.envs.adapters.pettingzoo import with_masks
 from flowrl.envs.games.game import Game
 from flowrl.envs.games.hierarchy import hierarchy
 from flowrl.envs.games.join_agents import JoinAgents
+from flowrl.envs.games.seat_infos import SeatInfoColumns
 from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
@@ -73,7 +74,7 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
     """The environment in these wrappers, the first one innermost.
 
     If one of them may change rewards, a recorder goes below all, so that returns stay raw (S1). A game takes
-    `ActionMask`, for each agent, and any `BaseGameWrapper`.
+    `ActionMask` and `InfoColumns`, for each agent, and any `BaseGameWrapper`.
 
     Raises: ConfigError for any other wrapper of a game.
     """
@@ -89,19 +90,23 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
     return env
 
 
-def _wrapped_game(env: SeatsEnv, wrappers: Sequence[str | Wrap]) -> SeatsEnv:
+def _wrapped_game(env: SeatsEnv, wrappers: Sequence[str | Wrap]) -> gymnasium.Env[Any, Any]:
+    game, columns = env.game, None
     for text in wrappers:
         made = wrapper_of(text)
         if _is_subclass(_kind(made), BaseGameWrapper):
-            env = SeatsEnv(_applied(made, env.game, text, Game))
-            continue
-        if made is not ActionMask:
+            game = _applied(made, game, text, Game)
+        elif made is ActionMask:
+            game = with_masks(game)
+        elif isinstance(made, _WithArguments) and made.wrapper is InfoColumns:
+            columns = attrs.evolve(made, wrapper=SeatInfoColumns)
+        else:
             raise ConfigError(
                 f"the wrapper {name_of(text)} is for an environment of one agent, but {env} is a game of "
                 f"{len(env.seating.agents)} (see flowrl.envs.games): leave it out, and wrap the game where it is made"
             )
-        env = SeatsEnv(with_masks(env.game))
-    return env
+    seats = env if game is env.game else SeatsEnv(game)
+    return seats if columns is None else columns(seats)
 
 
 def wrap_vector(env: VectorEnv[Any, Any, Any], wrappers: Sequence[str | Wrap]) -> VectorEnv[Any, Any, Any]:

@@ -172,6 +172,8 @@ class GameWorker(RolloutWorker):
                 row["next_obs"], row["reward"], row["terminated"], row["truncated"], _ = result
                 if (discount := player.seats.discount(stepped)) is not None:
                     row[STEP_DISCOUNT] = discount
+                if (info := player.seats.info) is not None:
+                    row["info"] = info
                 if "value" not in row:
                     row.pop("next_state", None)
                 fragment.write(row, answered)

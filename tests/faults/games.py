@@ -61,6 +61,13 @@ FAULTS = [
         "np.arange(max(own.values())) <= n)",
         "tests/envs/games/test_game_wrappers.py::test_agents_of_other_sizes_become_of_one_kind",
     ),
+    Fault(
+        "T12",
+        "flowrl/envs/games/seat_infos.py",
+        "{} if agent in actions else self._heard[agent]",
+        "self._heard[agent]",
+        "tests/envs/games/test_seat_infos.py::test_every_answer_has_the_newest_numbers_since_the_action",
+    ),
     Fault("M11", JOIN, "                    part.leave()", "                    pass", BY_PLAYER),
     Fault("M11", JOIN, "reward.get(of.name, 0.0) + float(gain)", "float(gain)", BY_PLAYER),
     Fault("M8", TEAMS, "np.lexsort((agent, step))", "np.lexsort((-agent, step))", BY_TEAM),

@@ -29,9 +29,11 @@ class JoinAgents(BaseGameWrapper):
 
     A player observes what its agents do, side by side: one Box if all of theirs are Boxes with at most one axis,
     otherwise a Dict with an entry for each agent. Its action is theirs one after another, a MultiDiscrete or a Box,
-    with a joint `action_mask` where one of them has a mask. Its reward is the sum of theirs. It has won if one of them
-    has. An agent that is not there, because it is late or gone or waits, observes zeros, and nobody plays its action;
-    its mask, if there is one, leaves it one choice. A player ends when all its agents have ended, or the game is over:
+    with a joint `action_mask` where one of them has a mask. Its reward is the sum of theirs, and its `info` has theirs
+    as `AGENT/KEY`. It has won if one of them has.
+
+    An agent that is not there, because it is late or gone or waits, observes zeros, and nobody plays its action; its
+    mask, if there is one, leaves it one choice. A player ends when all its agents have ended, or the game is over:
     truncated if the last of them are, otherwise terminated. Agents of no player stay as they are.
 
     Args:
@@ -103,9 +105,10 @@ class JoinAgents(BaseGameWrapper):
             ends = player.follow(turn, over, goes_on)
             if ends or player.acts:
                 obs[name] = player.observation()
+            info[name] = player.told(turn.info)
             if ends:
                 (truncated if player.cut else terminated).append(name)
-                info[name] = {} if player.won is None else {"is_success": player.won}
+                info[name] |= {} if player.won is None else {"is_success": player.won}
         return Turn(obs, reward, terminated, truncated, info, turn.discount)
 
     def _of_others(self, by_agent: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,6 +236,11 @@ class _Player:
         # Who has not come yet may still do so while the game goes on.
         self.ended = all(part.ended for part in self.parts) or (not goes_on and any(part.came for part in self.parts))
         return self.ended
+
+    def told(self, info: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """What its agents are told, by their names: `AGENT/KEY`."""
+        told = {agent: info[agent] for agent in self.named if agent in info} if info else {}
+        return {f"{agent}/{key}": each for agent, own in told.items() for key, each in own.items()}
 
     def observation(self) -> Any:
         """What it observes now."""

@@ -117,6 +117,12 @@ class Seats:
         found: npt.NDArray[np.float64] = stepped.next_obs[TABLE][:, self.agent_ids, DISCOUNT].reshape(-1)
         return found
 
+    @property
+    def info(self) -> Observations | None:
+        """Columns `[N, ...]` of the answered seats' own `info`; see `Manager.info`."""
+        info = self.games.games.info
+        return None if info is None else _flat(info, self._in_game)
+
     def _of(self, obs: Observations) -> Observations:
         return _flat(obs[self._kind], self._in_kind)
 

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.cli.doctor import diagnose
-from flowrl.envs import Environments, make_env, make_manager
+from flowrl.envs import make_env, make_manager
 from flowrl.envs.games import Game, make
 from flowrl.envs.games.seats import Of, SeatsEnv
 from flowrl.envs.masks import valid_sample
@@ -171,8 +171,6 @@ def test_wrappers_are_for_one_agent() -> None:
         ConfigError, match=r"TimeLimit\(3\)' is for an environment of one agent, but TicTacToe is a game"
     ):
         make_env("flowrl:tic_tac_toe", wrappers=["TimeLimit(3)"])
-    with pytest.raises(ConfigError, match=r"InfoColumns.* is for an environment of one agent"):
-        Environments("flowrl:tic_tac_toe", info_keys={"x": 0}).manager(2)
     with pytest.raises(ConfigError, match="TicTacToe is no game of PettingZoo"):
         make_env("flowrl:tic_tac_toe", wrappers=["ActionMask"])
 
