@@ -152,13 +152,18 @@ def schedule(
     return setting if setting is None or end is None or callable(setting) else linear_schedule(setting, end, steps)
 
 
-def open_schedules(holder: object) -> dict[str, linear_schedule]:
-    """The attributes of a policy or a buffer that are schedules as long as the run, whose length they do not know."""
+def lines_of(holder: object) -> dict[str, linear_schedule]:
+    """The attributes of a policy or a buffer that are linear schedules."""
     try:
         fields = vars(holder)
     except TypeError:  # an object with slots; no policy and no buffer is one
         return {}
-    return {name: each for name, each in fields.items() if isinstance(each, linear_schedule) and each.is_open}
+    return {name: each for name, each in fields.items() if isinstance(each, linear_schedule)}
+
+
+def open_schedules(holder: object) -> dict[str, linear_schedule]:
+    """The attributes of a policy or a buffer that are schedules as long as the run, whose length they do not know."""
+    return {name: each for name, each in lines_of(holder).items() if each.is_open}
 
 
 def end_schedules(holder: object, steps: int) -> None:

@@ -318,7 +318,7 @@ def run(
     from flowrl.trainer.run_log import RunLog
     from flowrl.trainer.session import Session
     from flowrl.trainer.sinks import check_sinks, sinks_in
-    from flowrl.trainer.trainer import constant_schedules
+    from flowrl.trainer.trainer import constant_schedules, spent_rate
 
     log = ctx.with_resource(RunLog())
     if resume is not None and (Path(resume) / STARTED).is_file():
@@ -382,6 +382,8 @@ def run(
         complete.check()
         if earlier is None and not quiet and (constant := constant_schedules(built, config)):
             click.echo(f"{constant}: --stop-steps sets one")
+        if earlier is not None and (spent := spent_rate(built, config, budget.steps)):
+            logging.getLogger("flowrl").warning("%s --set %s", *spent)
         complete = _watched(complete, taps, breaks, debug=debug)
         title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
         session = Session.of(complete, workers, config, title, directory, budget, complain=complained, earlier=earlier)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,8 +74,7 @@ def export(policy: Policy, path: str | Path) -> None:
         raise ConfigError(f"export to {path} needs the extra onnx: pip install 'flowrl-engine[onnx]'; or take .pt2")
     obs = _example(policy.actor_space)
     batch = torch.export.Dim("batch", min=1)
-    with warnings.catch_warnings():  # torch warns about its own internals
-        warnings.simplefilter("ignore")
+    with _of_torch_alone():
         program = torch.export.export(Program(policy), (obs,), dynamic_shapes=(_map(obs, lambda _: {0: batch}),))
         with replacing(path) as partial:
             if path.suffix == ".pt2":
@@ -85,6 +86,20 @@ def export(policy: Policy, path: str | Path) -> None:
                     program, dynamo=True, input_names=names, output_names=["action"], verbose=False
                 )
                 made.save(partial)
+
+
+@contextmanager
+def _of_torch_alone() -> Iterator[None]:
+    """Hide what torch says of its own internals, and of torchvision, which no policy needs."""
+    of_onnx = logging.getLogger("torch.onnx")
+    level = of_onnx.level
+    of_onnx.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        of_onnx.setLevel(level)
 
 
 def _example(space: gymnasium.Space[Any]) -> Any:

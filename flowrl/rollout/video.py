@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ Env = gymnasium.Env[Any, Any]
 EPISODES, FRAMES = 3, 1_000
 
 
+def missing(package: str = "moviepy") -> str:
+    """The extra that films need, with the command that installs it, if the package is not there; else ""."""
+    found = find_spec(package) is not None
+    return "" if found else f"the extra `envs`, since {package} is not installed: pip install 'flowrl-engine[envs]'"
+
+
 class _Film(RecordVideo[Any, Any]):
     """One film per episode: with a `video_length`, gymnasium's would continue into the next episode."""
 
@@ -35,10 +42,12 @@ def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequ
     """Environments in this process, which play as many episodes each as `shares` says; three of these are filmed.
 
     They are the first ones of the first environment, eval-episode-0.mp4 and so on, and, where it plays fewer, those of
-    the next ones, eval-env-1-episode-0.mp4. All agents of a game are in one film.
+    the next ones. All agents of a game are in one film.
 
     Raises: ConfigError if the environment renders no pictures, or a package for them is not installed.
     """
+    if lacking := missing():
+        raise ConfigError(f"no video: it needs {lacking}")
     if environments.is_one_object:
         raise ConfigError("no video: films are of environments of their own, but there is one environment object")
     plain = environments.factory
@@ -47,13 +56,16 @@ def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequ
     counts = [min(share, max(0, EPISODES - sum(shares[:i]))) for i, share in enumerate(shares)]
 
     def film(env: Env, env_id: int = 0) -> _Film:
-        return _Film(
+        first = sum(counts[:env_id])
+        made = _Film(
             *(env, str(folder)),
-            episode_trigger=lambda episode: episode < counts[env_id],
+            episode_trigger=lambda episode: episode < first + counts[env_id],
             video_length=FRAMES,
-            name_prefix=f"eval-env-{env_id}" if env_id else "eval",
+            name_prefix="eval",
             gc_trigger=None,
         )
+        made.episode_id += first  # the number in the name of the next film, less one
+        return made
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced
@@ -63,7 +75,8 @@ def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequ
             others = [i for i in range(1, num_envs) if counts[i]]
             films = [seen, *(film(_shown(_made(camera, num_envs)), i) for i in others)]
         except gymnasium.error.DependencyNotInstalled as error:
-            raise ConfigError(f"videos need what the extra `envs` of flowrl-engine brings: {error}") from error
+            lacking = missing("pygame") if "pygame" in str(error) else ""
+            raise ConfigError(f"no video: {f'it needs {lacking}' if lacking else error}") from error
     return EnvManager([*films, *(plain() for _ in range(num_envs - len(films)))])
 
 

@@ -188,8 +188,12 @@ class Configuration(PolicySettings, Option):
     @property
     def open_spans(self) -> list[str]:
         """The settings that stand for the run's budget, which is not known yet."""
-        spans = [field.name for field in attrs.fields(type(self)) if field.metadata.get("span")]
-        return [name for name in spans if self.get(name) is None]
+        return [name for name, steps in self.spans.items() if steps is None]
+
+    @property
+    def spans(self) -> dict[str, int | None]:
+        """The settings of how long schedules last."""
+        return {field.name: self[field.name] for field in attrs.fields(type(self)) if field.metadata.get("span")}
 
     @property
     def evaluation(self) -> dict[str, Any]:

@@ -90,6 +90,11 @@ def in_words(forked: Mapping[str, Mapping[str, Any]]) -> str:
     return ", ".join(f"{key}={values['to']!r} (it was {values['from']!r})" for key, values in forked.items())
 
 
+def forks_in(about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The forks that the run.json of a run records, oldest first."""
+    return [part["fork"] for part in (*about.get("earlier", ()), about) if "fork" in part]
+
+
 def same_setting(key: str, then: Any, now: Any) -> bool:
     """Whether two values of a key are the same; __main__ matches any module, since an imported script changes name."""
     if key == "env" and isinstance(then, str) and isinstance(now, str):

@@ -23,13 +23,13 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
 from flowrl.saved import Saved
-from flowrl.schedules import end_schedules, open_schedules
+from flowrl.schedules import end_schedules, lines_of, open_schedules
 from flowrl.settings import positive, resumable
 from flowrl.trainer.config import Configuration, build_config, default_of, sections, settings_text
 from flowrl.trainer.plan_end import SITES, as_result, eval_every_of, with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.progress import Budget
-from flowrl.trainer.run_info import changes, described, in_words, may_change, same_setting
+from flowrl.trainer.run_info import changes, described, forks_in, in_words, may_change, read_about, same_setting
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -144,7 +144,7 @@ class Trainer:
             raise
         self.run: Run | None = None
         self.result: Result = {}  #: the last one
-        self.forks: list[dict[str, Any]] = []  #: settings that `restore` changed, from and to what, and when
+        self.forks: list[dict[str, Any]] = []  #: settings changed at resumes, from and to what, and when
         self.done = False  #: whether the plan has ended
         self._stopped = False
         self._trained: TrainedPolicy | None = None
@@ -152,6 +152,7 @@ class Trainer:
         self._earlier: EarlierRun | None = None  # which it resumes
         self._goal: Goal | None = None
         self._keys: set[str] = set()  # of all results so far
+        self._said_spent = False
 
     @classmethod
     def resume(cls, run: str | Path, env: Any = None, *, policy: Any = None, **settings: Any) -> Self:
@@ -373,8 +374,7 @@ class Trainer:
             goal, None if steps is None else math.ceil(steps), seconds, None if clock == "updates" else updates
         )
         wanted = {} if goal is None else _checked(budget.wanted)
-        if self.run is None:
-            self._plan_schedules(budget.steps)
+        self._plan_schedules(budget.steps)
         run, session = self._open(budget), self._session
         if goal is not None and goal != self._goal:
             raise ConfigError(
@@ -472,12 +472,20 @@ class Trainer:
         as a fork, which `forks` lists. A `schedule_steps` of None takes the saved length.
 
         Raises:
-            CheckpointError: no checkpoint, a damaged one, or one of another plan, seed or configuration.
+            CheckpointError: no checkpoint, a damaged one, one of another plan, seed or configuration, or one of a run
+                that is kept, which `flowrl.resume` goes on with.
         """
         from flowrl.storage.checkpoint import load_checkpoint, verify_checkpoint
 
         self._check_not_stopped()
-        about, forked = verify_checkpoint(path).get("about", {}), dict[str, Any]()
+        manifest = verify_checkpoint(path)
+        if "session" in manifest["parts"]:
+            raise CheckpointError(
+                f"{path} is of a run that is kept in its directory: to go on with that run, also with other learning "
+                f"rates or schedules, flowrl.resume({str(path)!r}); to begin another one with its weights, "
+                f"{type(self).__name__}(..., init_from={str(path)!r})"
+            )
+        about, forked = manifest.get("about", {}), dict[str, Any]()
         if isinstance(about.get("config"), Mapping):
             saved = [about["config"].get(name) for name in self.config.open_spans if self.run is None]
             lengths = [steps for steps in saved if isinstance(steps, int)]
@@ -598,7 +606,7 @@ class Trainer:
         self.plan, self.run, self._session, self._goal = plan, run, session, budget.goal
         ours = [node for node in graph(plan) if isinstance(node.op, Evaluate) and node.site.startswith(SITES)]
         self._evaluates = paths(plan)[id(ours[0])] if ours else None
-        self.result = dict(session.last)
+        self.result, self.forks = dict(session.last), forks_in(read_about(directory.path))
         self._keys = set(self.result)
         return run
 
@@ -610,7 +618,7 @@ class Trainer:
         made = {"plan": source.name, "builtin": builtin(source.path)}
         # Without settings that make no other policy, and the lengths of runs.
         free = resumable(self.Config, "free", "grouping", "rounding")
-        free |= {field.name for field in attrs.fields(type(self.config)) if field.metadata.get("span")}
+        free |= self.config.spans.keys()
         values = {key: each for key, each in self.config.to_dict().items() if key not in free and _is_json(each)}
         self.workers.described = {**made, "config": values}
 
@@ -618,13 +626,26 @@ class Trainer:
     def _title(self) -> str:
         return f"{type(self).__name__} {self.config.env or self.config['data']} seed {self.config.seed}"
 
-    def _plan_schedules(self, budget: float | None) -> None:
-        """Let schedules that last as long as the run end with its budget in env steps; without one, say which."""
+    def _plan_schedules(self, budget: int | None) -> None:
+        """Let schedules that last as long as the run end with its budget in env steps; without one, say which.
+
+        In a run that goes on they keep their length: if it then learns nothing, say how it does.
+        """
         self._check_not_stopped()
-        if budget is not None:
-            self._end_schedules(max(1, math.ceil(budget)))
+        if self.run is not None:
+            self._say_if_spent(budget)
+        elif budget is not None:
+            self._end_schedules(max(1, budget))
         elif constant := constant_schedules(self.plan, self.config):
             log.warning("%s: train(until={'%s': N}) sets one", constant, self.config.clock)
+
+    def _say_if_spent(self, budget: int | None) -> None:
+        """Say once where a run that goes on learns nothing."""
+        directory = self._directory
+        call = f"{type(self).__name__}(..." if directory is None else f"flowrl.resume({str(directory.path)!r}"
+        if not self._said_spent and (spent := spent_rate(self.plan, self.config, budget)):
+            self._said_spent = True
+            log.warning("%s %s, %s)", spent[0], call, spent[1])
 
     def _end_schedules(self, steps: int) -> None:
         self.config = self.config.over(steps)
@@ -732,6 +753,23 @@ def constant_schedules(plan: Plan, config: Configuration) -> str:
         return ""
     unit, stay = config.clock.replace("_", " "), "stays" if len(names) == 1 else "stay"
     return f"{' and '.join(names)} {stay} constant, since the run has no budget in {unit}"
+
+
+def spent_rate(plan: Plan, config: Configuration, budget: int | None) -> tuple[str, str] | None:
+    """Why a run that goes on to `budget` learns nothing at its end, and the setting that changes this; None if it does.
+
+    In words; the setting as in "schedule_steps=200000".
+    """
+    if budget is None or isinstance(config.get("learning_rate"), str | list):  # whose length is no setting
+        return None
+    rates = [lines_of(resource).get("learning_rate") for resource in resources_of(plan).values()]
+    ends = {rate.steps for rate in rates if rate is not None and rate.end == 0}
+    for name, steps in config.spans.items():
+        if steps is not None and steps in ends and steps < budget:
+            place = f"after {steps:,} {config.clock.replace('_', ' ')}, so from there to {budget:,}"
+            words = f"the learning rate ends at 0 {place} the policy learns nothing; to learn on, give"
+            return words, f"{name}={budget}"
+    return None
 
 
 def _always(result: Result) -> bool:

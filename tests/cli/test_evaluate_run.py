@@ -134,7 +134,7 @@ def test_videos_are_made_on_request(run: Path, tiny: Path, tmp_path: Path) -> No
     """By gymnasium's recorder, and no score changes."""
     films = tmp_path / "films"
     assert found(run, "--episodes", 2, "--video", films) == found(run, "--episodes", 2)
-    assert sorted(file.name for file in films.iterdir()) == ["eval-env-1-episode-0.mp4", "eval-episode-0.mp4"]
+    assert sorted(file.name for file in films.iterdir()) == ["eval-episode-0.mp4", "eval-episode-1.mp4"]
     done = flowrl("evaluate", tiny, "--video", films, "--trust")
     assert done.exit_code == 2
     assert 'must take render_mode="rgb_array"' in done.stderr

@@ -241,7 +241,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_was_not(folder, chil
     assert not list((folder / "run").rglob(".*"))
 
 
-def test_a_resumed_run_keeps_how_long_its_schedules_last(folder):
+def test_a_resumed_run_keeps_how_long_its_schedules_last(folder, caplog):
     """Q9: as long as the budget in env steps, if the run began with one; else they stay constant."""
     (folder / "small.json").write_text(json.dumps({**PLANS["ppo"], "schedule_steps": None}))
     small = ("run", "ppo", "--config", "small.json", "--set", "eval_every=1000")
@@ -253,6 +253,12 @@ def test_a_resumed_run_keeps_how_long_its_schedules_last(folder):
     assert length("run") == 60
     assert flowrl("run", "--resume", "run", "--stop-steps", 80, "--quiet").exit_code == 0
     assert length("run") == 60
+    ends = "the learning rate ends at 0 after 60 env steps, so from there to 80 the policy learns nothing"
+    assert caplog.messages[0] == f"{ends}; to learn on, give --set schedule_steps=80"
+    caplog.clear()
+    again = ("--stop-steps", 100, "--set", "schedule_steps=100", "--quiet")
+    assert flowrl("run", "--resume", "run", *again).exit_code == 0
+    assert caplog.messages == []
     begun = flowrl(*small, "--stop-seconds", 0.01, "--out", "timed").stdout
     assert begun.startswith("clip and learning_rate stay constant, since the run has no budget in env steps")
     assert flowrl("run", "--resume", "timed", "--stop-steps", 200, "--quiet").exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,12 @@ def test_a_program_of_torch_gives_the_actions_of_the_eval_mode(case: str, tmp_pa
 @pytest.mark.needs("onnx")
 @pytest.mark.filterwarnings("ignore")  # of the exporter's own parts
 @pytest.mark.parametrize("case", [*CASES, *MORE])
-def test_an_onnx_program_gives_the_actions_of_the_eval_mode(case: str, tmp_path: Path) -> None:
+def test_an_onnx_program_gives_the_actions_of_the_eval_mode(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the exporter's log, as of torchvision, which no policy needs, stays silent."""
     check_onnx({**CASES, **MORE}[case](), tmp_path)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.needs("onnx")

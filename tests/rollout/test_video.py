@@ -44,7 +44,7 @@ def test_three_episodes_are_filmed(tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "nine").iterdir()) == names
     assert [frames(tmp_path / "nine" / name) for name in names] == [6, 6, 6]
     evaluate(policy, Pictured, episodes=3, seed=0, num_envs=2, video=tmp_path / "three")
-    assert sorted(file.name for file in (tmp_path / "three").iterdir()) == ["eval-env-1-episode-0.mp4", *names[:2]]
+    assert sorted(file.name for file in (tmp_path / "three").iterdir()) == names
     evaluate(policy, Pictured, episodes=3, seed=0, num_envs=2, video=tmp_path / "three")  # films are replaced
 
 
@@ -77,7 +77,10 @@ def test_what_cannot_be_filmed_is_refused(env: Any, message: str, tmp_path: Path
     assert not (tmp_path / "films").exists()
 
 
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "moviepy", None)
-    with pytest.raises(ConfigError, match=r"the extra `envs` of flowrl-engine.*MoviePy"):
-        evaluate(ScriptedPolicy(), Pictured, episodes=1, seed=0, video=tmp_path / "films")
+@pytest.mark.parametrize(("package", "env"), [("moviepy", Pictured), ("pygame", "CartPole-v1")])
+def test_a_missing_package_is_named(package: str, env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one command that brings it, and without a folder for films that there are not."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"{package} is not installed: pip install 'flowrl-engine\[envs\]'$"):
+        evaluate(ScriptedPolicy(), env, episodes=1, seed=0, video=tmp_path / "films")
+    assert not (tmp_path / "films").exists()

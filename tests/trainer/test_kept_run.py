@@ -18,6 +18,7 @@ from flowrl.errors import CheckpointError, ConfigError
 from flowrl.plans import DQN, PPO
 from flowrl.testing import same
 from tests.cli import parts
+from tests.plans.small import SMALL as MODELS
 
 SMALL: dict[str, Any] = {
     **{"hidden": (8,), "learning_starts": 100, "replay_ratio": 4, "batch_size": 16, "torch_threads": 1},
@@ -203,6 +204,45 @@ def test_what_does_not_go_is_refused_before_any_work(whole: Path, tmp_path: Path
     with pytest.raises(ConfigError, match="is a run in CartPole-v1"):
         flowrl.resume(whole, env=Grid)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resume_with_another_learning_rate_is_a_fork_that_it_lists(whole: Path, tmp_path: Path) -> None:
+    """D9: with those before, the command's too. A Trainer of its own cannot restore the run, and says what can."""
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (*_, newest) = sorted((run / "checkpoints").iterdir())
+    with DQN("CartPole-v1", out=tmp_path / "new", **SMALL) as trainer, pytest.raises(
+        CheckpointError, match=rf"flowrl\.resume\('{newest}'\).*DQN\(\.\.\., init_from='{newest}'\)"
+    ):
+        trainer.restore(newest)
+    assert not (tmp_path / "new").exists()
+    assert parts.flowrl("run", "--resume", run, "--set", "epsilon_end=0.1", "--quiet").exit_code == 0
+    with flowrl.resume(run, learning_rate=1e-4) as trainer:
+        steps, settings = trainer.result["env_steps"], {"learning_rate": {"from": 1e-3, "to": 1e-4}}
+        assert trainer.forks[1:] == [{"env_steps": steps, "settings": settings}]
+        assert [*trainer.forks[0]["settings"]] == ["epsilon_end"]
+        assert trainer.workers.policy.optimizer.param_groups[0]["lr"] == 1e-4
+
+
+def test_a_longer_run_says_at_its_start_that_the_learning_rate_has_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Q9: and with which setting it learns, once, where the rate ends at 0 before the run does."""
+    small: dict[str, Any] = {**MODELS["ppo"], "schedule_steps": None, "out": tmp_path / "run"}
+    with PPO("CartPole-v1", **small) as trainer:
+        trainer.train(env_steps=60, progress=False)
+    with flowrl.resume(tmp_path / "run") as trainer:
+        trainer.train(env_steps=60, progress=False)
+        assert caplog.messages == []
+        trainer.train(env_steps=80, progress=False)
+        trainer.train(env_steps=120, progress=False)
+    ends = "the learning rate ends at 0 after 60 env steps, so from there to 80 the policy learns nothing; to learn on"
+    call = f"flowrl.resume('{tmp_path / 'run'}', schedule_steps=80)"
+    assert [each for each in caplog.messages if "to learn on" in each] == [f"{ends}, give {call}"]
+    caplog.clear()
+    with flowrl.resume(tmp_path / "run", schedule_steps=160) as trainer:
+        trainer.train(env_steps=140, progress=False)
+        assert trainer.workers.policy.optimizer.param_groups[0]["lr"] > 0
+    assert caplog.messages == []
 
 
 # -- a class and an environment of a script

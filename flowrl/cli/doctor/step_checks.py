@@ -25,6 +25,7 @@ from flowrl.envs.masks import UNASKED, ActionsOfMany, unasked_mask
 from flowrl.envs.spaces import checked_row, dict_form, find_unusable, fits, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
 from flowrl.errors import SchemaError
+from flowrl.rollout.video import missing
 from flowrl.testing import same
 
 Findings = Iterator[Finding]
@@ -180,7 +181,9 @@ def saving(probe: Probe, env: Env) -> Findings:
 def rendering(probe: Probe, env: Env) -> Findings:
     """Whether evaluation can film it."""
     modes = env.metadata.get("render_modes", [])
-    if "rgb_array" in modes:
+    if "rgb_array" in modes and (lacking := missing()):
+        yield note("rendering", f"render modes {modes}: flowrl evaluate --video needs {lacking}")
+    elif "rgb_array" in modes:
         yield ok("rendering", f"render modes {modes}: flowrl evaluate --video can film it")
     else:
         yield note("rendering", f"render modes {modes} have no rgb_array: it cannot be filmed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 
 from flowrl.cli.doctor import Diagnosis, diagnose
+from flowrl.cli.doctor.probe import Probe
+from flowrl.cli.doctor.step_checks import rendering
+from flowrl.envs import EnvFactory
 from flowrl.errors import ConfigError
 from tests import broken_envs as broken
 from tests.cli.parts import flowrl
@@ -130,6 +134,16 @@ def test_what_it_starts_ends_with_it(capfd: pytest.CaptureFixture[str]) -> None:
     pid = int(capfd.readouterr().err.split("pid ")[1].split()[0])
     status = Path(f"/proc/{pid}/status")
     assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_a_film_may_lack_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the report names, with the command that brings it."""
+    probe, env = Probe(EnvFactory(broken.Healthy), steps=2, seconds=1.0), broken.Healthy()
+    assert [found.level for found in rendering(probe, env)] == ["ok"]
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    (found,) = rendering(probe, env)
+    assert found.level == "note"
+    assert found.text.endswith("moviepy is not installed: pip install 'flowrl-engine[envs]'")
 
 
 def test_success_is_optional() -> None:
