@@ -43,9 +43,9 @@ def test_three_episodes_are_filmed(tmp_path: Path) -> None:
     names = ["eval-episode-0.mp4", "eval-episode-1.mp4", "eval-episode-2.mp4"]
     assert sorted(file.name for file in (tmp_path / "nine").iterdir()) == names
     assert [frames(tmp_path / "nine" / name) for name in names] == [6, 6, 6]
-    evaluate(policy, Pictured, episodes=3, seed=0, num_envs=2, video=tmp_path / "three")
+    evaluate(policy, Pictured, episodes=3, seed=0, num_envs=3, video=tmp_path / "three")
     assert sorted(file.name for file in (tmp_path / "three").iterdir()) == names
-    evaluate(policy, Pictured, episodes=3, seed=0, num_envs=2, video=tmp_path / "three")  # films are replaced
+    evaluate(policy, Pictured, episodes=3, seed=0, num_envs=3, video=tmp_path / "three")  # films are replaced
 
 
 def test_a_film_ends_before_memory_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,8 +210,9 @@ def test_a_resume_with_another_learning_rate_is_a_fork_that_it_lists(whole: Path
     """D9: with those before, the command's too. A Trainer of its own cannot restore the run, and says what can."""
     run = Path(shutil.copytree(whole, tmp_path / "run"))
     (*_, newest) = sorted((run / "checkpoints").iterdir())
-    with DQN("CartPole-v1", out=tmp_path / "new", **SMALL) as trainer, pytest.raises(
-        CheckpointError, match=rf"flowrl\.resume\('{newest}'\).*DQN\(\.\.\., init_from='{newest}'\)"
+    with (
+        DQN("CartPole-v1", out=tmp_path / "new", **SMALL) as trainer,
+        pytest.raises(CheckpointError, match=rf"flowrl\.resume\('{newest}'\).*DQN\(\.\.\., init_from='{newest}'\)"),
     ):
         trainer.restore(newest)
     assert not (tmp_path / "new").exists()
@@ -243,6 +244,9 @@ def test_a_longer_run_says_at_its_start_that_the_learning_rate_has_ended(
         trainer.train(env_steps=140, progress=False)
         assert trainer.workers.policy.optimizer.param_groups[0]["lr"] > 0
     assert caplog.messages == []
+    with flowrl.resume(tmp_path / "run", learning_rate="linear(1e-3, 0, 160)") as trainer:  # with a length of its own
+        trainer.train(env_steps=180, progress=False)
+    assert not any("schedule_steps=" in each for each in caplog.messages)
 
 
 # -- a class and an environment of a script
