@@ -20,7 +20,7 @@ from typing import Any
 LIBRARIES = (
     "asyncio multiprocessing.connection multiprocessing.util subprocess tempfile "
     "attrs click cloudpickle gymnasium.vector numpy ray rich.live rich.progress scipy.signal scipy.stats torch "
-    "typeguard"
+    "threadpoolctl typeguard"
 )
 POSIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 LINUX_ONLY: dict[ModuleType, str] = {

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from flowrl.blas import blas_threads
 from flowrl.errors import ConfigError
 
 
@@ -47,10 +48,11 @@ def compile_networks(networks: Iterable[nn.Module]) -> None:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Run a block with `count` torch threads (a setting of the process), then restore the number."""
+    """Run a block with `count` threads of torch and of numpy (settings of the process), then restore the numbers."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with blas_threads(count):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -106,7 +106,7 @@ class Configuration(PolicySettings, Option):
     #: "host:port", "ray://host:port", or "auto" on one of its machines; None: a local Ray, for as long as needed.
     address: str | None = setting(None, "Ray cluster that actors run on; None: a local Ray", resume="free")
     torch_threads: int = at_least_one(
-        1, "torch threads of this process; more than one pays for large networks only", resume="rounding"
+        1, "threads of torch and numpy in this process; more than one pays for large networks only", resume="rounding"
     )
     eval_episodes: int = at_least_one(
         5, "episodes of an evaluation; where they reach --stop-return it goes on to goal_episodes", resume="free"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 import cloudpickle  # type: ignore[import-untyped]
 
+from flowrl.blas import blas_threads
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.trainer.config import Configuration
@@ -58,6 +59,7 @@ class PlanFile:
         import torch
 
         torch.set_num_threads(config.torch_threads)  # for the whole process, which only runs the plan
+        blas_threads(config.torch_threads)
         try:
             trainer = self.trainer(config=config)
         except ValueError as error:  # operators and buffers reject arguments with it

@@ -39,6 +39,7 @@ GROUND = {
     "_lazy",
     "_moved",
     "_version",
+    "blas",
     "errors",
     "frames",
     "interrupts",
