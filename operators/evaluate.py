@@ -37,16 +37,27 @@ SIDE_BY_SIDE, CONFIRM_SIDE_BY_SIDE = 4, 8
 
 
 def _play(
-    context: Context, workers: BaseWorkers, policy: Any, seed: int, purpose: str, **options: Any
+    context: Context,
+    workers: BaseWorkers,
+    policy: Any,
+    seed: int,
+    purpose: str,
+    goal: Goal | None = None,
+    video: Path | None = None,
+    **options: Any,
 ) -> tuple[list[Episode], Result]:
     """Evaluate a policy: its episodes, and what a result says of the time that evaluation has taken so far."""
     from flowrl.rollout import evaluate
 
     seed, watch = SeedTree(seed).integer(f"evaluation/{purpose}"), context.watch
-    playing, agents = workers.evaluated(policy)
-    options = {"num_envs": workers.num_eval_envs, "agents": agents} | options  # wherever the groups run
+    options = {"num_envs": workers.num_eval_envs} | options  # wherever the groups run
+    env, games = workers.evaluation_env, workers.evaluated(policy)
+    played: list[Episode] = []
     with watch.evaluating():
-        played = evaluate(playing, workers.evaluation_env, seed=seed, **options)
+        for playing, agents in games:
+            aim = goal if len(games) == 1 else _aim(goal, playing, [name for of, _ in games for name in of])
+            played += evaluate(playing, env, seed=seed, agents=agents, goal=aim, video=video, **options)
+            video = None  # of the first alone
     share = watch.evaluation / watch.seconds
     if share > LARGE_SHARE and watch.evaluation > FEW_SECONDS and not watch.warned:
         watch.warned = True
@@ -56,6 +67,13 @@ def _play(
             *(100 * share, watch.seconds),
         )
     return played, {"eval_seconds": watch.evaluation, "eval_share": share}
+
+
+def _aim(goal: Goal | None, playing: Any, names: Sequence[str]) -> Goal | None:
+    """Of a goal of several policies that play apart what concerns one of them."""
+    if not isinstance(goal, Mapping):
+        return goal
+    return {name: least for name, least in goal.items() if name in playing or name not in names} or None
 
 
 def _of_agents(played: Sequence[Episode]) -> Result:
@@ -157,7 +175,7 @@ class Evaluate:
 
         of = self.context, self.workers, self.workers.policy, self.seed, "fixed"
         video = None if self.video is None else Path(self.video, f"step-{now:09}")
-        played, timing = _play(*of, episodes=self.episodes, max_steps=self.max_steps, video=video)
+        played, timing = _play(*of, video=video, episodes=self.episodes, max_steps=self.max_steps)
         steps = scores(played).steps
         goal = self.stop_value if self.goal is None else self.goal
         if goal is not None and reaches(goal, played) and self.episodes < self.goal_episodes:

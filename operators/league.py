@@ -8,8 +8,10 @@ import attrs
 
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
+from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError
 from flowrl.operators.rollout import GAMES
+from flowrl.operators.train import learned_here
 
 if TYPE_CHECKING:
     from flowrl.rollout import WorkerSet
@@ -33,7 +35,8 @@ class RecordGames:
         workers: Workers with a league.
 
     Counts: matches, games between two different players.
-    Records: win_rate/LEARNER of each game of a learner against another player, 0.5 for a draw; elo/LEARNER, its rating.
+    Records: win_rate/LEARNER of each game of a learner against another player, 0.5 for a draw; the same of a game against
+        another learner as win_rate/LEARNER/OTHER; elo/LEARNER, its rating.
     """
 
     provides = ()
@@ -50,8 +53,11 @@ class RecordGames:
         for learner in league.learners:
             for players, returns in between:
                 if learner in players:
-                    own, other = returns if players[0] == learner else returns[::-1]
-                    self.context.record(f"win_rate/{learner}", 1.0 if own > other else 0.5 if own == other else 0.0)
+                    (_, own), (other, others) = sorted(zip(players, returns), key=lambda side: side[0] != learner)
+                    score = 1.0 if own > others else 0.5 if own == others else 0.0
+                    self.context.record(f"win_rate/{learner}", score)
+                    if other in league.learners:
+                        self.context.record(f"win_rate/{learner}/{other}", score)
             self.context.record(f"elo/{learner}", league.ratings[learner])
         return item
 
@@ -60,17 +66,22 @@ class RecordGames:
 class AddSnapshot:
     """Lets copies of a learner join the league's pool, and passes items on.
 
-    One joins `every` env steps; and before, once the learner wins more than `win_rate` of its games against each member
-    that it may meet of its own past.
+    One joins `every` env steps; and before, once the learner wins more than `win_rate` of its games against each of its
+    rivals: members that are past selves of it, unless `now` or `past` say otherwise. Then, by chance, the learner
+    begins anew, as exploiters do that look for what others lose to.
 
     Args:
         workers: Workers with a league.
         learner: Its name in the league.
         every: Env steps after which a snapshot joins in any case.
         win_rate: Share of games won, a draw as half of one; None: by env steps alone.
+        least: Env steps before which none joins.
+        now, past: Its rivals: learners as they are now, and past selves of learners.
+        restart: Probability of beginning anew once a snapshot has joined: see `League.restart`.
 
-    Counts: snapshots.
+    Counts: snapshots, restarts; of several learners, those of each as snapshots/LEARNER too.
     State: when the next one is due.
+    Raises: PlanError: no such learner; one that may not begin anew, or that learns elsewhere.
     """
 
     provides = ()
@@ -78,19 +89,36 @@ class AddSnapshot:
     learner: str
     every: int = attrs.field(validator=attrs.validators.ge(1))
     win_rate: float | None = None
+    least: int = 0
+    now: tuple[str, ...] = ()
+    past: tuple[str, ...] = attrs.Factory(lambda self: () if self.now else (self.learner,), takes_self=True)
+    restart: float = 0.0
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     context: Context = context()
 
     def __attrs_post_init__(self) -> None:
         if self.learner not in self._league.learners:
             raise PlanError(f"AddSnapshot: no learner {self.learner!r}, but {', '.join(self._league.learners)}")
+        if self.restart and self.learner not in self._league.restarts:
+            raise PlanError(
+                f"AddSnapshot(restart={self.restart}): {self.learner!r} does not begin anew, but "
+                f"{', '.join(self._league.restarts) or 'nobody'}: League(..., restarts=[{self.learner!r}])"
+            )
+
+    def schema(self, given: Schema) -> Schema:
+        return learned_here(self, given, "train it with TrainOneStep, or let it not restart") if self.restart else given
 
     def __call__(self, item: Any) -> Any:
-        now = self.context.counters.get("env_steps", 0)
-        if now >= self.due or self._beats_all():
-            self._league.add(self.learner, self.workers.of(self.learner).policy)
-            self.context.count("snapshots")
-            self.due = now + self.every
+        now, league = self.context.counters.get("env_steps", 0), self._league
+        if now < self.due and (now < self.due - self.every + self.least or not self._beats_all()):
+            return item
+        policy, counts = self.workers.of(self.learner).policy, {"snapshots": 1}
+        league.add(self.learner, policy)
+        self.due = now + self.every
+        if self.restart and self.context.generator("restart").random() < self.restart:
+            league.restart(self.learner, policy)
+            counts["restarts"] = 1
+        self.context.learned(counts, {}, self.learner if len(league.learners) > 1 else "")
         return item
 
     @property
@@ -98,7 +126,4 @@ class AddSnapshot:
         return cast("League", self.workers.league)
 
     def _beats_all(self) -> bool:
-        past = self._league.pool(self.learner)
-        if self.win_rate is None or not past:
-            return False
-        return min(self._league.win_rate(self.learner, each.name) for each in past) > self.win_rate
+        return self.win_rate is not None and self._league.beats(self.learner, self.win_rate, self.now, self.past)

@@ -429,18 +429,14 @@ class Learners(Option):
 class PoolSettings(Settings):
     """Opponents that are past selves."""
 
-    self_play: float = fraction(0.5, "share of matches that the learner plays against itself")
-    match_making: Literal["uniform", "latest", "pfsp_squared", "pfsp_variance"] = setting(
-        "pfsp_squared", "how past selves are drawn, by the share of games that the learner wins against each"
-    )
     opponents: tuple[str, ...] = setting(
         (), "further members: runs, policy files, and random, one_ply or perfect, see Games"
     )
     eval_opponent: str | None = setting(
         "random", "whom evaluations meet, from either side in turn: as in opponents; None: the learner plays itself"
     )
-    pool_size: int = positive(8, "past selves in the pool; the oldest leaves when another one joins")
-    snapshot_every: int = positive(20_000, "env steps after which a copy of the learner joins the pool")
+    pool_size: int = positive(8, "past selves of a learner in the pool; the oldest leaves when another one joins")
+    snapshot_every: int = positive(20_000, "env steps after which a copy of a learner joins the pool")
     snapshot_win_rate: float | None = proper_fraction(
-        None, "share of games won against each past self with which a copy joins before that; None: never"
+        None, "share of games won against each rival with which a copy joins before that; None: never"
     )

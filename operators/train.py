@@ -48,7 +48,7 @@ def _has_kl(op: Any, attribute: Any, workers: Any) -> None:
         raise PlanError(f"UpdateKL: {type(workers.policy).__name__} has no penalty on the KL divergence")
 
 
-def _learned_here(op: Any, given: Schema, instead: str) -> Schema:
+def learned_here(op: Any, given: Schema, instead: str) -> Schema:
     """The schema after an operator that changes the policy: the policy that learns must be the workers' one."""
     if APART in given.words:
         raise SchemaError(
@@ -130,18 +130,20 @@ class TrainOneStep:
         return reported(self.workers.policy if self.policies is None else None, given)
 
     def __call__(self, batch: Batch | MultiAgentBatch) -> dict[str, Any]:
-        if self.policies is None:
-            return self._train(self.workers, batch)
-        if not isinstance(batch, MultiAgentBatch):
+        parts = self._parts()
+        of: Any = {"": batch} if self.policies is None else batch
+        if self.policies is not None and not isinstance(batch, MultiAgentBatch):
             raise SchemaError(
-                f"TrainOneStep(policies={list(self.policies)}) got {batch!r}, the experience of one policy: pass its "
-                "workers, TrainOneStep(workers.of(NAME))"
+                f"TrainOneStep(policies={list(parts)}) got {batch!r}, the experience of one policy: pass its workers, "
+                "TrainOneStep(workers.of(NAME))"
             )
-        parts = {name: workers for name, workers in self._parts().items() if name in batch}
-        if len(self.policies) == 1:
-            return next((self._train(workers, batch[name]) for name, workers in parts.items()), {})
-        scalars = {name: self._train(workers, batch[name], name) for name, workers in parts.items()}
-        return {f"{key}/{name}": value for name, of in scalars.items() for key, value in of.items()}
+        scalars: dict[str, Any] = {}
+        for name, workers in parts.items():
+            if name in of:
+                whose = name if len(parts) > 1 else ""
+                found = self._train(workers, of[name], whose)
+                scalars |= {f"{key}/{whose}": value for key, value in found.items()} if whose else found
+        return scalars
 
     def _train(self, workers: OwnsPolicy, batch: Any, name: str = "") -> dict[str, Any]:
         """Train one policy, of this name if there are several; returns its scalars."""
@@ -255,7 +257,7 @@ class UpdateKL:
     target: float = 0.01
 
     def schema(self, given: Schema) -> Schema:
-        return _learned_here(self, given, "learn with TrainOneStep(workers), or with a fixed kl_coef")
+        return learned_here(self, given, "learn with TrainOneStep(workers), or with a fixed kl_coef")
 
     def __call__(self, scalars: dict[str, float]) -> dict[str, float]:
         policy: Any = self.workers.policy
@@ -422,7 +424,7 @@ class UpdateTargetNetwork:
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
-        return _learned_here(self, given, "leave it out, and pass LearnerGroup(..., target_every=)")
+        return learned_here(self, given, "leave it out, and pass LearnerGroup(..., target_every=)")
 
     def __call__(self, item: Any) -> Any:
         policy: Any = self.workers.policy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -22,6 +22,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
 from flowrl.rollout.match_making import MATCH_MAKING
 from flowrl.schedules import NumberOrSchedule
+from flowrl.settings import fraction, setting
 from flowrl.trainer.players import Opponent
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
@@ -32,6 +33,10 @@ policy = PPOPolicy.configured
 class Config(PPOPolicy.Settings, PoolSettings, EarlyStoppingSettings, ActingConfig):
     """Defaults that learn tic-tac-toe within 500 000 env steps."""
 
+    self_play: float = fraction(0.5, "share of matches that the learner plays against itself")
+    match_making: Literal["uniform", "latest", "pfsp_squared", "pfsp_variance"] = setting(
+        "pfsp_squared", "how past selves are drawn, by the share of games that the learner wins against each"
+    )
     env: str = "flowrl:tic_tac_toe"
     envs_per_worker: int = 64
     hidden: tuple[int, ...] = (128, 128)

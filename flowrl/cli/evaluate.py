@@ -18,6 +18,7 @@ from flowrl.policies.devices import torch_threads
 from flowrl.rollout import NashConv, Payoffs, Scores, payoffs
 from flowrl.rollout import nash_conv as judge
 from flowrl.rollout.evaluation import MAX_STEPS
+from flowrl.trainer.init_from import one_of_several
 from flowrl.trainer.loading import load
 from flowrl.trainer.players import scripted
 from flowrl.trainer.trust import Trust
@@ -104,8 +105,11 @@ def evaluate_run(
     assert trained.source is not None
     played = trained.evaluation_env
     source = trained.source
-    inside = source.is_relative_to(run) and source != run
-    where = (run, str(source.relative_to(run))) if inside else (source.parent, source.name)
+    folder, name = one_of_several(run)
+    inside = source.is_relative_to(folder) and source != folder
+    where = (run, str(source.relative_to(folder))) if inside else (source.parent, source.name)
+    if name is not None and not inside:
+        where = source.parent, f"{source.name}:{name}"
     judged = judge(trained.players, played) if nash_conv else None
     return Evaluation(*where, str(played), dict(played.env_args), seed, found.pop(""), found, judged)
 

@@ -99,7 +99,7 @@ def record_run(
     if (run is None) == (policy is None):
         raise ConfigError("give the directory of a run, or --policy random or module:function with --env: who acts")
     if run is not None:
-        trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
+        trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted).alone
         assert trained.source is not None
         saved = trained.source.name
     else:

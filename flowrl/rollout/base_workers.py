@@ -154,9 +154,12 @@ class BaseWorkers:
         """Write the policy to a file from which `flowrl.load` makes it again, without an environment."""
         save_weights(self.policy, path, self.about_policy())
 
-    def evaluated(self, policy: Any) -> tuple[Any, Agents | None]:
-        """What an evaluation of a policy, or of policies by name, plays, and which of several plays which agent."""
-        return policy, self.agents
+    def evaluated(self, policy: Any) -> list[tuple[Any, Agents | None]]:
+        """Who plays in an evaluation of a policy, or of policies by name, and who of several plays which agent.
+
+        Each of the list plays all episodes, one after the other.
+        """
+        return [(policy, self.agents)]
 
     def check_evaluation(self, learned_in: object) -> None:
         """Raise ConfigError if the evaluation environments' spaces differ from those that the policy learned in."""

@@ -126,7 +126,7 @@ class GameWorker(RolloutWorker):
             "manager": self._games.state_dict(),
             "fragments": {name: fragment.state_dict() for name, fragment in self._fragments.items()},
             "actors": self._players.state_dict(),
-            "matches": [self._players.matches[game] for game in sorted(self._players.matches)],
+            "matches": [list(map(tuple, self._players.matches[game])) for game in sorted(self._players.matches)],
             "env_steps": self.env_steps,
             **self._learned(),
         }
@@ -134,7 +134,7 @@ class GameWorker(RolloutWorker):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = Saved(state, "the saved worker")
         fragments, actors, env_steps = saved.get("fragments", dict), saved.get("actors", dict), saved.count("env_steps")
-        matches = saved.get("matches", list[list[tuple[str, str]]], otherwise=[])
+        matches = saved.get("matches", list[list[tuple[str, str] | tuple[str, str, bool]]], otherwise=[])
         if fragments.keys() != self._fragments.keys() or actors.keys() != self._named.keys():
             saved.refuse("fragments", f"the policies {', '.join(self._fragments)}, which play with {self!r}")
         for name, fragment in self._fragments.items():
@@ -168,6 +168,7 @@ class GameWorker(RolloutWorker):
             answered: Any = result.acted
             if not (everyone and answered is None):
                 answered = moved[player.seats.env_id] if answered is None else answered & moved[player.seats.env_id]
+            answered = player.learns(answered)
             if answered is None or answered.any():
                 row["next_obs"], row["reward"], row["terminated"], row["truncated"], _ = result
                 if (discount := player.seats.discount(stepped)) is not None:

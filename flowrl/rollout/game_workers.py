@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 from flowrl.envs import Environments
@@ -23,11 +24,12 @@ class PolicyWorkers(BaseWorkers):
     Args:
         name: Name of the policy.
         env_steps: Returns the env steps of the workers so far.
+        alone: Whether it may play all agents of the game, as the learners of a league may.
         rest: See `BaseWorkers`.
     """
 
-    def __init__(self, name: str, env_steps: Callable[[], int], *rest: Any, **options: Any) -> None:
-        self.name, self._env_steps = name, env_steps
+    def __init__(self, name: str, env_steps: Callable[[], int], alone: bool, *rest: Any, **options: Any) -> None:
+        self.name, self._env_steps, self._alone = name, env_steps, alone
         super().__init__(*rest, **options)
 
     def __repr__(self) -> str:
@@ -40,8 +42,10 @@ class PolicyWorkers(BaseWorkers):
 
     @property
     def evaluation_env(self) -> Environments:
-        """Refused: the policies of a game are evaluated together. Raises: PlanError."""
-        raise PlanError(f"policy {self.name!r} is one of several, which play together: evaluate all of them")
+        """See `BaseWorkers.evaluation_env`. Raises: PlanError: the policies of the game are evaluated together."""
+        if not self._alone:
+            raise PlanError(f"policy {self.name!r} is one of several, which play together: evaluate all of them")
+        return super().evaluation_env
 
 
 class GameWorkers(BaseWorkers):
@@ -51,11 +55,12 @@ class GameWorkers(BaseWorkers):
         makes: Factories of the policies, by name.
         spaces: Spaces of each, by name.
         agents: Which of several policies plays which agent; None of one.
+        lead: The one of several, each of which can play all agents, that acts for them: the first learner of a league.
         worker_policies: See `BaseWorkers`, by name.
         rest, where: See `BaseWorkers`.
 
     Attributes:
-        agents: The argument.
+        agents, lead: The arguments.
         as_one: See `flowrl.policies.Policies`; to be set by who knows that the policies act as one.
         parts: The workers of each policy; of a single one, these.
     """
@@ -69,13 +74,15 @@ class GameWorkers(BaseWorkers):
         num_eval_envs: int,
         *,
         agents: Agents | None = None,
+        lead: str | None = None,
         worker_policies: Mapping[str, PolicyFactory | None] | None = None,
         **where: Any,
     ) -> None:
         rest = environments, evaluation, num_eval_envs
         there = worker_policies or {}
         self.agents = agents
-        self.as_one: AsOne | None = None
+        self.lead = lead if len(makes) > 1 else None
+        self.as_one: AsOne | None = None if self.lead is None else itemgetter(self.lead)
         self.parts: dict[str, BaseWorkers] = {}
         name, *others = makes
         if not others:
@@ -85,7 +92,8 @@ class GameWorkers(BaseWorkers):
         super().__init__(None, spaces[name], *rest, **where)
         for name, make in makes.items():
             own = {"worker_policy": there.get(name), **where}
-            self.parts[name] = PolicyWorkers(name, lambda: self.env_steps, make, spaces[name], *rest, **own)
+            alone = self.lead is not None
+            self.parts[name] = PolicyWorkers(name, lambda: self.env_steps, alone, make, spaces[name], *rest, **own)
 
     def of(self, policy: str) -> BaseWorkers:
         """The workers of one policy: what learns, evaluates or saves it takes them in place of these.
@@ -140,6 +148,10 @@ class GameWorkers(BaseWorkers):
             else:
                 part.end_schedules(steps)
 
+    def evaluated(self, policy: Any) -> list[tuple[Any, Agents | None]]:
+        """See `BaseWorkers.evaluated`; of a league its lead plays alone."""
+        return super().evaluated(policy if self.lead is None else policy[self.lead])
+
     def about_spaces(self) -> dict[str, Any]:
         """See `BaseWorkers.about_spaces`; of several policies a table by name."""
         if not self._are_several:
@@ -160,7 +172,7 @@ class GameWorkers(BaseWorkers):
             part.broadcast.take()
 
     def _evaluated(self, found: Seen) -> Iterator[tuple[str, Spaces, Spaces]]:
-        if not self._are_several:
+        if not self._are_several or self.lead is not None:
             yield from super()._evaluated(found)
             return
         who = policy_map(self._evaluation_env, found.seating, tuple(self.parts), self.agents)

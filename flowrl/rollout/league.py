@@ -35,15 +35,22 @@ class Share:
 
     Args:
         weight: Its weight among the learner's shares.
-        now: Learners as they are now, each as likely; the learner's own name is self-play.
+        now: Learners as they are now; the learner's own name is self-play.
         past: Or members of the pool: the learners whose past selves they are, "*" for everybody, fixed players too.
-        match_making: How likely each member is, see `flowrl.rollout.match_making`.
+        match_making: How likely each of them is, see `flowrl.rollout.match_making`.
+        above: It holds while the learner wins more than this share of its games against each of them; None: always.
+        below: It holds while the learner wins less than this share against one that it may draw; None: always.
+        otherwise: What takes its place while it does not hold, or while there is no such opponent; its own weight does
+            not matter. None: nothing, and the learner's other shares grow.
     """
 
     weight: float
     now: tuple[str, ...] = ()
     past: tuple[str, ...] = ()
     match_making: Weighting = uniform
+    above: float | None = None
+    below: float | None = None
+    otherwise: Share | None = None
 
 
 @attrs.frozen
@@ -76,9 +83,13 @@ class League:
     A `WorkerSet(env, policies={"main": ...}, league=League({"main": [...]}))` acts with all of them. The operators
     `RecordGames` and `AddSnapshot` keep the table and the pool.
 
+    Every match is that of one learner, each as likely, which plays it against an opponent of its shares and alone
+    learns from it: what its shares say holds of its experience too.
+
     The pool of each learner holds its `pool_size` newest snapshots: when another one joins, the oldest leaves. It plays
     its running matches to their end, until the next one joins; a game that lasts even longer goes on against that one,
-    and does not count.
+    and does not count. So every process holds `pool_size` + 1 policies more for each learner, with the memory of a
+    policy that acts, and a checkpoint the weights of those in use.
 
     The table holds the games between each two players: those of a learner as it is now, and those of members. Of a
     pair's earlier games each new one leaves 99 %, so that the rates follow a learner. Ratings are Elo's:
@@ -90,9 +101,12 @@ class League:
             learner without any opponent plays itself.
         pool_size: The most past selves of each learner.
         opponents: Factories of further players, by name, which are members from the start and for ever.
-        judge: Factory of the player that evaluations meet, from either side in turn; None: they play all agents alone.
+        judge: Factory of the player that evaluations of each learner meet, from either side in turn; None: the first
+            learner plays all agents alone.
+        restarts: Learners that may `restart`; what they begin with is kept for it.
 
-    State: members with their weights, the table, ratings. Who plays in running matches is in the workers' state (L2).
+    State: members with their weights, the table, ratings, what learners restart with. Who plays in running matches is
+    in the workers' state (L2).
 
     Source: Vinyals et al. 2019, "Grandmaster level in StarCraft II using multi-agent reinforcement learning", with the
     pseudocode of its supplement for the table; Elo 1978, "The Rating of Chessplayers, Past and Present".
@@ -105,6 +119,7 @@ class League:
         pool_size: int = 8,
         opponents: Mapping[str, Callable[[Any, Any], Any]] | None = None,
         judge: Callable[[Any, Any], Any] | None = None,
+        restarts: Iterable[str] = (),
     ) -> None:
         self.learners, self.pool_size = dict(learners), pool_size
         if pool_size < 1:
@@ -119,21 +134,26 @@ class League:
         self.members = [Member(name, name) for name in self._makes]
         self.records: dict[tuple[str, str], Record] = {}
         self.ratings = dict.fromkeys([*self.learners, *self._makes], FIRST_RATING)
+        self._first: dict[str, Any] = dict.fromkeys(restarts)  # states of the learners that may restart
         for name, shares in self.learners.items():
-            self._check(name, shares)
-        if taken := set(self._makes) & {*self.learners, *(slot for of in self._slots.values() for slot in of)}:
-            raise ConfigError(f"opponents: the name {min(taken)!r} is that of a learner or of its past selves")
+            for share in shares:
+                self._check(name, share)
+        if unknown := self._first.keys() - self.learners.keys():
+            raise ConfigError(f"restarts: no learner {min(unknown)!r}, but {', '.join(self.learners)}")
+        past = {slot for slots in self._slots.values() for slot in slots}
+        if taken := past & self.learners.keys() | self._makes.keys() & {*self.learners, *past}:
+            what = "learners" if min(taken) in self.learners and min(taken) not in self._makes else "opponents"
+            raise ConfigError(f"{what}: the name {min(taken)!r} is that of a learner or of its past selves")
         self._update()
 
-    def _check(self, learner: str, shares: Sequence[Share]) -> None:
-        for share in shares:
-            if bool(share.now) == bool(share.past):
-                raise ConfigError(f"league: a share of {learner!r} is of learners as they are now or of past ones")
-            for name in {*share.now, *share.past} - {"*"}:
-                if name not in self.learners and name not in self._makes:
-                    raise ConfigError(
-                        f"league: {learner!r} meets {name!r}, but the players are {', '.join(self.ratings)}"
-                    )
+    def _check(self, learner: str, share: Share) -> None:
+        if bool(share.now) == bool(share.past):
+            raise ConfigError(f"league: a share of {learner!r} is of learners as they are now or of past ones")
+        for name in {*share.now, *share.past} - {"*"}:
+            if name not in self.learners and name not in self._makes:
+                raise ConfigError(f"league: {learner!r} meets {name!r}, but the players are {', '.join(self.ratings)}")
+        if share.otherwise is not None:
+            self._check(learner, share.otherwise)
 
     def play(self, env: object, seating: Seating | None, policies: Iterable[str], agents: object) -> None:
         """Take a game for the league's.
@@ -152,10 +172,15 @@ class League:
         self._spaces = seating.kinds[0].observation_space, seating.kinds[0].action_space
         self.judge = None if self._make_judge is None else self._make_judge(*self._spaces)
 
-    def sides(self, agent: str, match: Match) -> str:
-        """Who plays an agent in evaluations: the first learner and the judge change sides from game to game."""
+    @property
+    def lead(self) -> str:
+        """The first learner, which stands for the league where one policy plays alone."""
+        return next(iter(self.learners))
+
+    def sides(self, learner: str, agent: str, match: Match) -> str:
+        """Who plays an agent in evaluations: a learner and the judge change sides from game to game."""
         first = (match.env_id + match.episode_id) % 2 == self.matches.agents.index(agent)
-        return next(iter(self.learners)) if first else JUDGE
+        return learner if first else JUDGE
 
     @property
     def frozen(self) -> tuple[str, ...]:
@@ -171,6 +196,17 @@ class League:
         """Create the policies that do not learn; `of`: factories of those of the learners."""
         self.policies = {name: make() for name, make in self.makers(of).items()}
         self.broadcasts = {name: Broadcast(policy) for name, policy in self.policies.items()}
+
+    @property
+    def restarts(self) -> tuple[str, ...]:
+        """The learners that may begin anew."""
+        return tuple(self._first)
+
+    def start(self, learners: Mapping[str, Any]) -> None:
+        """Keep what learners begin with, at the first run that the league is in."""
+        for name, kept in self._first.items():
+            if kept is None:
+                self._first[name] = learners[name].state_dict()
 
     # -- the pool
 
@@ -195,8 +231,12 @@ class League:
         self._update()
         return member
 
-    def forget(self, learner: str) -> None:
-        """Let a learner that begins anew have no games yet."""
+    def restart(self, learner: str, policy: Any) -> None:
+        """Let a learner begin anew: with the weights that it had before the first run, no games and the first rating.
+
+        `learner` must be one of `restarts`, and a run have started the workers.
+        """
+        policy.load_state_dict({**self._first[learner], "version": policy.version + 1})
         self.records = {pair: record for pair, record in self.records.items() if learner not in pair}
         self.ratings[learner] = FIRST_RATING
         self._update()
@@ -235,6 +275,14 @@ class League:
         record = self.records.get((player, other))
         return 0.5 if record is None else (record.won + record.drawn / 2.0) / record.games
 
+    def beats(self, learner: str, win_rate: float, now: Iterable[str], past: Iterable[str]) -> bool:
+        """Whether a learner wins more than this share of its games against each of some players, if there are any.
+
+        They are other learners as they are `now`, and members that are `past` selves of these learners.
+        """
+        players = [*(name for name in now if name != learner), *(each.name for each in self.pool(*past))]
+        return bool(players) and min(self.win_rate(learner, name) for name in players) > win_rate
+
     # -- matches
 
     def _update(self) -> None:
@@ -242,15 +290,19 @@ class League:
         self.matches.use({learner: self._opponents(learner, shares) for learner, shares in self.learners.items()})
 
     def _opponents(self, learner: str, shares: Sequence[Share]) -> tuple[Opponent, ...]:
-        found = []
-        for share in shares:
-            if share.now:
-                found += [Opponent(name, name, share.weight / len(share.now)) for name in share.now]
-            elif members := self.pool(*share.past):
-                rates = np.array([self.win_rate(learner, each.name) for each in members])
-                odds = share.weight * probabilities(share.match_making, rates)
-                found += [Opponent(each.policy, each.name, float(p)) for each, p in zip(members, odds)]
+        found = [each for share in shares for each in self._of_share(learner, share, share.weight)]
         return tuple(each for each in found if each.probability > 0) or (Opponent(learner, learner, 1.0),)
+
+    def _of_share(self, learner: str, share: Share, weight: float) -> list[Opponent]:
+        who = [(name, name) for name in share.now] or [(each.policy, each.name) for each in self.pool(*share.past)]
+        rates = np.array([self.win_rate(learner, player) for _, player in who])
+        holds = bool(who) and (share.above is None or rates.min() > share.above)
+        if holds and share.below is not None:
+            holds = bool((rates[share.match_making(rates) > 0] < share.below).any())
+        if not holds:
+            return [] if share.otherwise is None else self._of_share(learner, share.otherwise, weight)
+        odds = weight * probabilities(share.match_making, rates)
+        return [Opponent(policy, player, float(p)) for (policy, player), p in zip(who, odds)]
 
     # -- state
 
@@ -267,6 +319,7 @@ class League:
                 for name, policy in self.policies.items()
                 if name in playing and isinstance(policy, HasWeights)
             },
+            **({"first": self._first} if self._first else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -275,6 +328,9 @@ class League:
         joined, ratings = saved.get("joined", dict[str, int]), saved.get("ratings", dict[str, float])
         records = saved.get("records", list[tuple[str, str, float, float, float]])
         weights, versions = saved.get("weights", dict[str, Any]), saved.get("versions", dict[str, int])
+        first = saved.get("first", dict[str, Any], otherwise=self._first)
+        if first.keys() != self._first.keys():
+            saved.refuse("first", f"the states of {', '.join(self._first) or 'no learner'}")
         if joined.keys() != self._joined.keys():
             saved.refuse("joined", f"a number for each of {', '.join(self._joined)}")
         if unknown := [each.policy for each in members if each.policy not in self.policies]:
@@ -282,6 +338,6 @@ class League:
         for name, values in weights.items():
             self.policies[name].load_weights(values)
             self.policies[name].version = versions[name]
-        self.members, self._joined, self.ratings = members, joined, ratings
+        self.members, self._joined, self.ratings, self._first = members, joined, ratings, first
         self.records = {(first, second): Record(*rest) for first, second, *rest in records}
         self._update()

@@ -46,7 +46,29 @@ def pfsp_variance(win_rates: Rates) -> Rates:
     return win_rates * (1.0 - win_rates)
 
 
-#: The weightings, by name.
+def pfsp_linear_capped(win_rates: Rates) -> Rates:
+    """Prioritized fictitious self-play, f(p) = min(1/2, 1 - p): all members that are not beaten yet, as likely.
+
+    Source: see `pfsp_squared`; the pseudocode of its supplement, for league exploiters.
+    """
+    return np.minimum(0.5, 1.0 - win_rates)
+
+
+def pfsp_forgotten(win_rates: Rates) -> Rates:
+    """`pfsp_squared` of the members that a learner has forgotten how to beat; 0 of the others.
+
+    Newer members are harder to beat, so that win rates fall from member to member. Where they rise instead, an older
+    one has become harder than a newer: members up to the last such rise count.
+
+    Source: see `pfsp_linear_capped`, for main agents.
+    """
+    rises = np.flatnonzero(win_rates[1:] > win_rates[:-1])
+    weights = pfsp_squared(win_rates)
+    weights[rises[-1] + 2 if len(rises) else 0 :] = 0.0
+    return weights
+
+
+#: The weightings that a plan of one learner may have, by name.
 MATCH_MAKING: dict[str, Weighting] = {each.__name__: each for each in (uniform, latest, pfsp_squared, pfsp_variance)}
 
 
@@ -73,7 +95,8 @@ class Opponent(NamedTuple):
 class MatchMaker:
     """Draws the players of each match of a game for two, where it begins: a part of `flowrl.rollout.policy_map.Agents`.
 
-    Every match is one of a learner, each as likely. It plays either agent, as likely, against an opponent by `odds`.
+    Every match is one of a learner, each as likely, which alone learns from it. It plays either agent, as likely,
+    against an opponent by `odds`.
     The draw follows from the seed and the match alone, and from the odds at its beginning, so that it does not depend
     on how many processes play (D2).
 
@@ -97,15 +120,24 @@ class MatchMaker:
 
     def drawn(self, match: Match) -> tuple[Opponent, Opponent]:
         """The players of both agents."""
-        sequence = SeedTree(self.seed).sequence(f"match/{match.group}/{match.env_id}/{match.episode_id}")
-        which, side, who = np.random.Generator(np.random.PCG64(sequence)).random(3)
-        learners = list(self.odds)
-        learner = learners[int(which * len(learners))]
+        which, side, who = self._numbers(match)
+        learner = self._learner(which)
         opponents = self.odds[learner]
         ends = np.cumsum([each.probability for each in opponents])
         at = min(int(np.searchsorted(ends, who * ends[-1], side="right")), len(opponents) - 1)
         sides = Opponent(learner, learner, 1.0), opponents[at]
         return sides if side < 0.5 else sides[::-1]
+
+    def learner(self, match: Match) -> str:
+        """The learner whose match it is."""
+        return self._learner(self._numbers(match)[0]) if len(self.odds) > 1 else next(iter(self.odds))
+
+    def _numbers(self, match: Match) -> Rates:
+        sequence = SeedTree(self.seed).sequence(f"match/{match.group}/{match.env_id}/{match.episode_id}")
+        return np.random.Generator(np.random.PCG64(sequence)).random(3)
+
+    def _learner(self, number: float) -> str:
+        return list(self.odds)[int(number * len(self.odds))]
 
     def use(self, odds: Mapping[str, Sequence[Opponent]]) -> None:
         """Draw by other odds from now on."""

@@ -14,7 +14,7 @@ from flowrl.envs.managers.games import GameManager, Seats
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import Array
-from flowrl.rollout.policy_map import Match, PolicyMap
+from flowrl.rollout.policy_map import Match, PolicyMap, Seated
 
 
 @attrs.define
@@ -25,6 +25,15 @@ class Player:
     seats: Seats
     actor: Actor
     plays: bool = True  #: whether it plays any seat at present
+    #: `[games]`: where it plays, but does not learn, as in a match of another learner; None: nowhere.
+    guest: Array | None = None
+
+    def learns(self, answered: Array | None) -> Array | None:
+        """Of the seats `[N]` with an answer, None: all, those in which it is experience."""
+        if self.guest is None or not self.guest.any():
+            return answered
+        own: Array = ~np.repeat(self.guest, len(self.seats.agents))
+        return own if answered is None else answered & own
 
     def send(self, env_steps: int, wait: Array | None) -> None:
         """Act in the seats whose turn it is; `wait`: mask `[games]` of those that get no action yet."""
@@ -61,8 +70,8 @@ class Players:
     ) -> None:
         self.games, self.policy_map, self._group = games, policy_map, group
         self.of: dict[str, Player] = {}
-        #: Of each running game, the policy and the name of the player of each agent; empty: the same in every match.
-        self.matches: dict[int, list[tuple[str, str]]] = {}
+        #: Of each running game, who plays each agent; empty: the same in every match.
+        self.matches: dict[int, list[Seated]] = {}
         tree = SeedTree(seed)
         for name, policy in policies.items():
             seats = Seats(games, policy_map.agents_of(name))
@@ -90,7 +99,7 @@ class Players:
             self._seat(game, found)
         self.games.began.clear()
 
-    def assign_all(self, matches: Sequence[Sequence[tuple[str, str]]] | None = None) -> None:
+    def assign_all(self, matches: Sequence[Sequence[tuple[Any, ...]]] | None = None) -> None:
         """Fix who plays in all games, after a state was loaded: as in `matches`, but anew in those that begin anew."""
         began = self.games.began if matches else range(self.games.num_envs)
         for game, playing in enumerate(matches or ()):
@@ -98,12 +107,15 @@ class Players:
         self.games.began = list(began)
         self.assign()
 
-    def _seat(self, game: int, playing: Sequence[tuple[str, str]]) -> None:
-        self.matches[game] = [(policy, player) for policy, player in playing]
-        self.games.players[game] = [player for _, player in playing]
+    def _seat(self, game: int, playing: Sequence[tuple[Any, ...]]) -> None:
+        self.matches[game] = match = [Seated(*each) for each in playing]
+        self.games.players[game] = [each.player for each in match]
         for name, player in self.of.items():
-            player.seats.leave_to_others(game, np.array([policy != name for policy, _ in playing]))
+            player.seats.leave_to_others(game, np.array([each.policy != name for each in match]))
             player.plays = player.seats.others is None or not player.seats.others.all()
+            if player.guest is None:
+                player.guest = np.zeros(self.games.num_envs, np.bool_)
+            player.guest[game] = any(each.policy == name and not each.learns for each in match)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: player.actor.state_dict() for name, player in self.of.items()}

@@ -29,11 +29,23 @@ Agents = Mapping[str, str] | Callable[[str, Match], str]
 the match, which is fixed for an episode (M7)."""
 
 
+class Seated(NamedTuple):
+    """Who plays an agent in a match."""
+
+    policy: str
+    player: str  #: its name in the results of games
+    learns: bool = True  #: whether what it does there is experience, if the policy learns at all
+
+
 @runtime_checkable
 class DrawsMatches(Protocol):
     """A function of the agent and the match that draws all players of a match together, by names of their own."""
 
     def drawn(self, match: Match, /) -> Any: ...
+
+    def learner(self, match: Match, /) -> str:
+        """The policy that learns from the match."""
+        ...
 
 
 @attrs.frozen
@@ -124,13 +136,14 @@ class PolicyMap:
         kind = self.seating.kind_of(self.agents_of(policy)[0])
         return kind.observation_space, kind.action_space
 
-    def players(self, match: Match) -> list[tuple[str, str]] | None:
-        """The policy and the name of the player of each agent; None if they are the same in every match."""
+    def players(self, match: Match) -> list[Seated] | None:
+        """Who plays each agent; None if that is the same in every match."""
         agents: Any = self.agents
         if not callable(agents):
             return None
         if isinstance(agents, DrawsMatches):
-            return [(each.policy, each.player) for each in agents.drawn(match)]
+            learner = agents.learner(match)
+            return [Seated(each.policy, each.player, each.policy == learner) for each in agents.drawn(match)]
         found = []
         for each in self.seating.agents:
             try:
@@ -139,7 +152,7 @@ class PolicyMap:
                 error.add_note(f"in agents, asked who plays agent {each!r} in {match}")
                 raise
             found.append(self._known(policy, each))
-        return list(zip(found, found))
+        return [Seated(each, each) for each in found]
 
     def _named(self, agent: str) -> str:
         assert not callable(self.agents)

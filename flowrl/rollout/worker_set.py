@@ -152,7 +152,8 @@ class WorkerSet(GameWorkers):
             makes,
             {name: seen[:2] if self.policy_map is None else self.policy_map.spaces_of(name) for name in makes},
             *(environments, evaluation, self.layout.envs_per_group),
-            agents=None if self.policy_map is None or self.policy_map.shared else self.policy_map.agents,
+            agents=None if self.policy_map is None or self.policy_map.shared or league is not None else self.policy_map.agents,
+            lead=None if league is None else league.lead,
             worker_policies=there,
             address=address,
             worker_timeout=worker_timeout,
@@ -242,11 +243,12 @@ class WorkerSet(GameWorkers):
         """See `BaseWorkers.resources`: the league too."""
         return [*super().resources, *([] if self.league is None else [self.league])]
 
-    def evaluated(self, policy: Any) -> tuple[Any, Agents | None]:
-        """See `BaseWorkers.evaluated`; in a league with a judge, a policy meets that one, from either side in turn."""
-        if self.league is None or self.league.judge is None:
+    def evaluated(self, policy: Any) -> list[tuple[Any, Agents | None]]:
+        """See `BaseWorkers.evaluated`; in a league with a judge, each learner meets it, from either side in turn."""
+        if self.league is None or (judge := self.league.judge) is None:
             return super().evaluated(policy)
-        return {next(iter(self.parts)): policy, JUDGE: self.league.judge}, self.league.sides
+        learners = policy if self._are_several else {self.league.lead: policy}
+        return [({name: each, JUDGE: judge}, partial(self.league.sides, name)) for name, each in learners.items()]
 
     def end_schedules(self, steps: int) -> None:
         """See `BaseWorkers.end_schedules`."""
@@ -318,6 +320,7 @@ class WorkerSet(GameWorkers):
         self._seed = context.seed("workers") if self.seed is None else self.seed
         if self.league is not None:
             self.league.matches.seed = SeedTree(self._seed).integer("matches")
+            self.league.start(self._policies)
         if not (self._start_processes() if self.num_workers else self._start_here()):
             log.warning(
                 "%s: its own wrappers may change rewards before flowrl sums them up to returns; those passed as "

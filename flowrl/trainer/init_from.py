@@ -39,6 +39,15 @@ WITH = ("buffer", "statistics", "partial")
 _STATISTICS = ("count", "mean", "var", "std")
 
 
+def one_of_several(name: str | Path) -> tuple[Path, str | None]:
+    """The path, and which of several policies there is meant: "runs/both:left"; None: nobody said."""
+    path = Path(name)
+    before, colon, policy = str(name).rpartition(":")
+    if colon and policy and not path.exists() and Path(before).exists():
+        return Path(before), policy
+    return path, None
+
+
 @attrs.frozen
 class Parent:
     """A run, a checkpoint or a file of weights that a new run begins with.
@@ -65,10 +74,9 @@ class Parent:
 
         Raises: ConfigError: there is none of them.
         """
-        path = Path(name)
-        before, colon, policy = str(name).rpartition(":")
-        if colon and policy and not path.exists() and Path(before).exists():
-            return attrs.evolve(cls.find(before), policy=policy)
+        path, policy = one_of_several(name)
+        if policy is not None:
+            return attrs.evolve(cls.find(path), policy=policy)
         if path.is_file():
             return cls(path, path, None, _steps_of(path.parent))
         if (path / MANIFEST).is_file():

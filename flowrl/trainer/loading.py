@@ -20,6 +20,7 @@ from flowrl.storage.checkpoint import Checkpoints, load_checkpoint, verify_check
 from flowrl.storage.files import MANIFEST, opened
 from flowrl.trainer.config import build_config, load_config_file
 from flowrl.trainer.directory import builtin
+from flowrl.trainer.init_from import one_of_several
 from flowrl.trainer.plan_file import PlanFile, builtin_plans, load_plan_file
 from flowrl.trainer.resume import EarlierRun
 from flowrl.trainer.run_info import BUILTIN, read_about
@@ -43,6 +44,8 @@ def load(
 ) -> TrainedPolicy:
     """Load a policy: `flowrl.load("runs/...").act(obs)`. Only its `evaluate` makes an environment.
 
+    Of a run of several policies they are all, which `of(NAME)` gives apart; `flowrl.load("runs/...:NAME")` loads one.
+
     Of a run it is the best policy of its evaluations; where there is none yet, as in a run that was killed, that of its
     newest whole checkpoint, which is logged. `source` says which file it is.
 
@@ -51,7 +54,8 @@ def load(
     is the original file if it is unchanged, else the copy there.
 
     Args:
-        path: The directory of a run, a policy file, a checkpoint, or "zoo:NAME", see `flowrl.trainer.zoo`.
+        path: The directory of a run, a policy file, a checkpoint, or "zoo:NAME", see `flowrl.trainer.zoo`; the first
+            three may end with ":NAME", one of several policies.
         last: Load the policy at the end of the run instead of the best one.
         env: Replaces the environment of the run; does not get the arguments of the run's.
         env_args: Arguments of the evaluation environment, added to the run's.
@@ -64,7 +68,10 @@ def load(
             trusted.
         CheckpointError: a damaged file, or weights that do not fit.
     """
-    path = zoo_file(str(path)) if str(path).startswith(PREFIX) else Path(path)
+    if str(path).startswith(PREFIX):
+        path, name = zoo_file(str(path)), None
+    else:
+        path, name = one_of_several(path)
     saved = _SavedPolicy.find(path, last)
     found = saved.plan(plan)
     about, values = saved.about, saved.values
@@ -99,7 +106,8 @@ def load(
         raise ConfigError(f"{path} cannot be loaded here: {error}") from error
     workers.close()
     saved.fill(workers.policy)
-    return TrainedPolicy(workers, config, env_steps=saved.env_steps, source=saved.file, allow=allow)
+    trained = TrainedPolicy(workers, config, env_steps=saved.env_steps, source=saved.file, allow=allow)
+    return trained if name is None else trained.of(name)
 
 
 @attrs.frozen

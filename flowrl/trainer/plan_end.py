@@ -82,11 +82,12 @@ def _check_agents(goal: Mapping[str, float], workers: BaseWorkers) -> None:
     """Raise unless the environment of evaluations is a game of these agents, or of policies that change sides there."""
     environments = workers.evaluation_env
     seating = environments.look(workers.num_eval_envs).seating
-    playing, agents = workers.evaluated(workers.policy)
+    games = workers.evaluated(workers.policy)
+    changing = [name for playing, agents in games if callable(agents) for name in playing]
     for name, least in goal.items():
         if seating is None:
             raise ConfigError(f"--stop-return {name}={least:g}: {environments} has one agent: give the number alone")
-        known = [*seating.agents, *(playing if callable(agents) else ())]
+        known = list(dict.fromkeys([*seating.agents, *changing]))
         if name not in known:
             raise ConfigError(f"--stop-return {name}={least:g}: no such agent: {did_you_mean(name, known)}")
 

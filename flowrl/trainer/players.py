@@ -29,7 +29,8 @@ class Opponent:
     """A factory of the policy of one player, for any process, which loads it from its file.
 
     Args:
-        name: A run, a checkpoint or a policy file, or a name of `SCRIPTED`.
+        name: A run, a checkpoint or a policy file, maybe with :NAME, or a name of `SCRIPTED`. Of a league without a
+            name it is the first learner.
 
     Raises, when it is called: ConfigError, CheckpointError: see `flowrl.load`; ConfigError: several policies, or other
         spaces.
@@ -43,9 +44,12 @@ class Opponent:
 
         if (make := scripted(self.name)) is not None:
             return make(observation_space, action_space)
-        policy = load(self.name).policy
+        policy = load(self.name).alone.policy
         if isinstance(policy, Policies):
-            raise ConfigError(f"opponent {self.name!r} has several policies, {', '.join(policy)}: save one of them")
+            first = next(iter(policy))
+            raise ConfigError(
+                f"opponent {self.name!r} has several policies, {', '.join(policy)}: name one, {self.name}:{first}"
+            )
         own_spaces = policy.observation_space, policy.action_space
         for role, own, theirs in zip(("observation", "action"), own_spaces, (observation_space, action_space)):
             if not are_alike(dict_form(own), dict_form(theirs)):

@@ -77,8 +77,17 @@ class TrainedPolicy:
             self._allow = None
         return self._workers.evaluation_env
 
+    @property
+    def alone(self) -> TrainedPolicy:
+        """Of a league its first learner, which plays all agents by itself; else this."""
+        lead = self._workers.lead if isinstance(self._workers, GameWorkers) else None
+        return self if lead is None else self.of(lead)
+
     def of(self, policy: str) -> TrainedPolicy:
-        """One of several policies, by name, to `act`. Raises: ConfigError: there is none of this name."""
+        """One of several policies, by name, to `act`; one of a league to `evaluate` too.
+
+        Raises: ConfigError: there is none of this name.
+        """
         if not isinstance(self._workers, GameWorkers):
             raise ConfigError(f"of({policy!r}): {self!r} is one policy")
         return TrainedPolicy(
@@ -94,10 +103,12 @@ class TrainedPolicy:
     def players(self) -> Policy | dict[str, Policy]:
         """The policy, or of several that of each agent of the game: a player of `flowrl.rollout.payoffs`.
 
+        Of a league it is the first learner.
+
         Raises: ConfigError: a function of the match chooses one of several policies for each agent.
         """
-        if not isinstance(self.policy, Policies):
-            return cast("Policy", self.policy)
+        if not isinstance(self.policy, Policies) or self.alone is not self:
+            return cast("Policy", self.alone.policy)
         if callable(self.agents):
             names = ", ".join(self.policy)
             raise ConfigError(
@@ -177,7 +188,7 @@ class TrainedPolicy:
         """Play whole episodes in the eval mode, in separate environments (S3); see `flowrl.rollout.Scores`.
 
         Without arguments it plays the `goal_episodes` of the configuration, from the seed of the plan's own evaluation.
-        In a game of several agents `agents` has those of each by name.
+        In a game of several agents `agents` has those of each by name. Of a league the first learner plays all agents.
         `video` is a folder for films of the first episodes.
 
         Raises:
@@ -211,7 +222,7 @@ class TrainedPolicy:
         """
         with torch_threads(self.config.torch_threads):
             played = evaluate(
-                self.policy,
+                self.alone.policy,
                 self.evaluation_env,
                 episodes=episodes,
                 seed=seed,

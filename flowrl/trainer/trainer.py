@@ -313,12 +313,14 @@ class Trainer:
         environments = Environments(place, *how)
         others = config.eval_env, config.eval_env_args, config.eval_wrappers, config.eval_env_manager
         evaluation = environments.for_evaluation(*others)
+        league = cls.league(config)
         with torch_threads(config.torch_threads):
             return GameWorkers(
                 {name: PolicyFactory(*made) for name, made in makes.items()},
                 spaces if isinstance(spaces, Mapping) else dict.fromkeys(makes, spaces),
                 *(environments, evaluation, config.grouping[1]),
-                agents=_agents(config, makes) if len(makes) > 1 else None,
+                agents=_agents(config, makes) if len(makes) > 1 and league is None else None,
+                lead=None if league is None else league.lead,
             )
 
     @classmethod

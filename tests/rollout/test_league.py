@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, PlanError
-from flowrl.operators import AddSnapshot, ParallelRollouts, RecordGames, TrainOneStep
+from flowrl.operators import AddSnapshot, Concurrently, OfPolicy, ParallelRollouts, RecordGames, TrainOneStep
 from flowrl.operators.adders import GAE
 from flowrl.policies import PPOPolicy, RandomPolicy
 from flowrl.rollout import WorkerSet, league
@@ -20,6 +21,8 @@ from flowrl.rollout.match_making import (
     MatchMaker,
     Opponent,
     latest,
+    pfsp_forgotten,
+    pfsp_linear_capped,
     pfsp_squared,
     pfsp_variance,
     probabilities,
@@ -30,6 +33,7 @@ from flowrl.rollout.remote_groups import RemoteGroups
 from flowrl.testing import same
 
 SHARES = (Share(0.4, now=("main",)), Share(0.6, past=("*",), match_making=uniform))
+SHARES_OF_ALL = Share(0.3, past=("*",), match_making=uniform)
 
 
 @pytest.fixture
@@ -46,8 +50,8 @@ class Noted(PPOPolicy):
         self.loads = getattr(self, "loads", 0) + 1
 
 
-def learner(*spaces: Any) -> Noted:
-    return Noted(*spaces, hidden=(4,), device="cpu", learning_rate=0.05)
+def learner(*spaces: Any, **settings: Any) -> Noted:
+    return Noted(*spaces, hidden=(4,), device="cpu", learning_rate=0.05, **settings)
 
 
 def make(
@@ -114,7 +118,7 @@ def test_a_resume_goes_on_against_the_same_opponents() -> None:
     seen, _, _, _ = played(12)
     _, matches, state, _ = played(6)
     other = played(6, copy.deepcopy(state))
-    drawn = {policy for of in matches for match in of.values() for policy, _ in match}
+    drawn = {seat.policy for of in matches for match in of.values() for seat in match}
     assert len(drawn) > 1  # past selves play at this moment
     assert played(0, copy.deepcopy(state))[1] == matches
     assert same(other[0], seen[6:])
@@ -200,6 +204,7 @@ def test_elo_and_rates_by_hand() -> None:
         (latest, [0, 0, 0, 1]),
         (pfsp_squared, [1, 0.25, 0, 0.81]),
         (pfsp_variance, [0, 0.25, 0, 0.09]),
+        (pfsp_linear_capped, [0.5, 0.5, 0, 0.5]),
     ],
 )
 def test_weightings(weighting: Any, expected: list[float]) -> None:
@@ -254,3 +259,151 @@ def test_errors_say_what_a_league_needs() -> None:
         League({"main": [Share(1.0, now=("mian",))]})
     with pytest.raises(PlanError, match="RecordGames needs workers with a league"):
         RecordGames(WorkerSet("flowrl:tic_tac_toe", learner))
+
+
+def two_learners(num_workers: int = 0, envs: int = 4, a: Any = None) -> WorkerSet:
+    """Two learners, of which `b` may begin anew; `a`: other shares of that one."""
+    own = [Share(0.5, now=("a",)), Share(0.5, now=("b",))]
+    shares = {"a": a or own, "b": [Share(0.7, now=("a",)), SHARES_OF_ALL]}
+    of = League(shares, pool_size=2, restarts=["b"])
+    makes = {name: partial(learner, seed=seed) for seed, name in enumerate(shares)}
+    where = {"num_workers": num_workers, "envs_per_worker": envs, "env_groups": 2, "seed": 3}
+    return WorkerSet("flowrl:tic_tac_toe", policies=makes, league=of, **where)
+
+
+def both_learn(workers: WorkerSet, seen: list[Any], restart: float = 0.0) -> Any:
+    """A plan in which both learn; what it collects goes to `seen`."""
+    rollouts = ParallelRollouts(workers, steps=5).tap("ParallelRollouts", seen.append).for_each(RecordGames(workers))
+    branches = {}
+    for (name, chance), stream in zip({"a": 0.0, "b": restart}.items(), rollouts.duplicate(2, max_lag=1)):
+        learned = stream.combine(OfPolicy(name)).for_each(GAE(1.0, 1.0)).for_each(TrainOneStep(workers.of(name)))
+        branches[name] = learned.for_each(AddSnapshot(workers, name, 80, restart=chance))
+    return Concurrently(branches, round_robin_weights=[1, 1])
+
+
+def learned(rounds: int, state: Any = None, num_workers: int = 0, envs: int = 4) -> tuple[list[Any], Any, int]:
+    """What both collect, the state of the run after it, and how often `b` began anew."""
+    seen: list[Any] = []
+    with two_learners(num_workers, envs) as workers, both_learn(workers, seen, 0.7).run(seed=5) as run:
+        if state is not None:
+            run.load_state_dict(state)
+        for _ in range(rounds):
+            next(run)
+        return seen, run.state_dict(), run.counters["restarts"]
+
+
+def test_only_the_learner_of_a_match_learns_from_it() -> None:
+    """L3: of each match the rows of its learner, from both seats if it plays itself, and of no other."""
+    seen: list[Any] = []
+    with two_learners() as workers:
+        with both_learn(workers, seen).run(seed=5) as run:
+            for _ in range(24):
+                next(run)
+        matches = workers.league.matches
+    rows, seats = Counter[str](), Counter[tuple[Any, ...]]()
+    for name, batch in (each for both in seen for each in both.items()):
+        for t, n in zip(*np.nonzero(batch.mask)):
+            group, env, episode = (int(batch[key][t, n]) for key in ("worker", "env_id", "episode_id"))
+            assert matches.learner(Match(env, episode, group)) == name
+            rows[name] += 1
+            seats[name, group, env, episode] |= 1 << int(batch.agent[t, n])
+    assert min(rows.values()) > 100
+    assert {both for (name, *_), both in seats.items() if name == "a"} == {1, 2, 3}
+    assert {both for (name, *_), both in seats.items() if name == "b"} == {1, 2}
+
+
+def test_several_learners_go_on_and_learn_over_processes_as_in_one(apart: None) -> None:
+    """D2, D3, L2, L3, L4: guests are guests still, and a learner that began anew goes on so."""
+    (seen, whole, restarts), (_, half, before) = learned(24), learned(12)
+    assert 1 <= before < restarts
+    rest, end, _ = learned(12, copy.deepcopy(half))
+    assert same(rest, seen[len(seen) - len(rest) :])
+    assert same(end["resources"], whole["resources"])
+    there, over, _ = learned(24, num_workers=2, envs=2)
+    assert same(there, seen)
+    assert same(over["resources"]["League"], whole["resources"]["League"])
+
+
+def test_a_learner_begins_anew_as_the_run_began() -> None:
+    """L4: weights and optimizer are those of the beginning, whatever it was; its games are forgotten, its past is not."""
+    with two_learners() as workers:
+        policy, of = workers.of("b").policy, workers.league
+        policy.load_weights({name: value + 1.0 for name, value in policy.weights().items()})  # as --from does
+        first = policy.state_dict()
+        with both_learn(workers, []).run(seed=5) as run:
+            for _ in range(12):
+                next(run)
+            of.count([(("a", "b"), (1.0, -1.0))])
+            version, members = policy.version, list(of.members)
+            assert version > 1
+            assert not same(policy.weights(), first["modules"]["model"])
+            of.restart("b", policy)
+            assert same({**policy.state_dict(), "version": 0}, {**first, "version": 0})
+            assert policy.version > version
+            assert of.ratings["b"] == 1000.0
+            assert all("b" not in pair for pair in of.records)
+            assert of.members == members
+        with both_learn(workers, []).run(seed=5):  # of the same workers
+            of.restart("b", policy)
+        assert same({**policy.state_dict(), "version": 0}, {**first, "version": 0})
+
+
+@pytest.mark.parametrize(
+    ("share", "games", "expected"),
+    [
+        (Share(1, now=("b",), above=0.3, otherwise=Share(9, past=("b",))), [], ["b"]),
+        (Share(1, now=("b",), above=0.3, otherwise=Share(9, past=("b",))), [("b", 0)], ["b:1", "b:2"]),
+        (Share(1, past=("b",), below=0.3, otherwise=Share(9, now=("b",))), [], ["b"]),
+        (Share(1, past=("b",), below=0.3, otherwise=Share(9, now=("b",))), [("b:2", 0)], ["b:1", "b:2"]),
+        (Share(1, past=("b",), match_making=latest, below=0.3), [("b:1", 0)], []),
+        (Share(1, past=("a",), otherwise=Share(9, past=("a",), otherwise=Share(9, now=("b",)))), [], ["b"]),
+        (Share(1, past=("a",)), [], []),
+    ],
+)
+def test_shares_hold_while_the_learner_wins_as_often_as_they_say(share: Any, games: Any, expected: Any) -> None:
+    """And keep their weight in what takes their place."""
+    with two_learners(a=[share, Share(3, now=("a",))]) as workers:
+        of, policy = workers.league, workers.of("b").policy
+        for policy.version in (1, 2):
+            of.add("b", policy)
+        of.count([(("a", name), (score, 1.0 - score)) for name, score in games])
+    odds = {each.player: each.probability for each in of.matches.odds["a"]}
+    assert odds.pop("a") == 3
+    assert odds == pytest.approx(dict.fromkeys(expected, 1 / max(1, len(expected))))
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ([], []),
+        ([0.9, 0.8, 0.5], [0, 0, 0]),
+        ([0.9, 0.4, 0.6, 0.5], [0.01, 0.36, 0.16, 0]),
+        ([0.4, 0.9], [0.36, 0.01]),
+    ],
+)
+def test_members_up_to_the_last_rise_are_forgotten(rates: list[float], expected: list[float]) -> None:
+    assert pfsp_forgotten(np.array(rates)).tolist() == pytest.approx(expected)
+
+
+def test_a_snapshot_waits_for_its_least_steps_and_looks_at_its_rivals() -> None:
+    with two_learners() as workers:
+        of = workers.league
+        add = AddSnapshot(workers, "b", 1000, 0.7, least=400, now=("a",))
+        of.count([(("b", "a"), (1.0, 0.0))])
+        add("item")
+        assert not of.members
+        add.context.count("env_steps", 400)
+        add("item")
+        assert [each.learner for each in of.members] == ["b"]
+        add.context.count("env_steps", 399)
+        add("item")
+        assert len(of.members) == 1
+        add.context.count("env_steps", 1)
+        add("item")
+        assert dict(add.context.counters) == {"env_steps": 800, "snapshots": 2, "snapshots/b": 2}
+        with pytest.raises(PlanError, match=r"'a' does not begin anew, but b: League\(\.\.\., restarts=\['a'\]\)"):
+            AddSnapshot(workers, "a", 10, restart=0.5)
+    with pytest.raises(ConfigError, match="restarts: no learner 'c', but main"):
+        League({"main": SHARES}, restarts=["c"])
+    with pytest.raises(ConfigError, match="learners: the name 'main_1' is that of a learner or of its past selves"):
+        League({"main": SHARES, "main_1": SHARES})

@@ -41,8 +41,8 @@ def test_a_function_seats_each_match() -> None:
 
     found = PolicyMap(ALIKE, ("a", "b"), seat)
     assert found.agents_of("a") == found.agents_of("b") == ALIKE.agents
-    assert found.players(Match(1, 0)) == [("b", "b"), ("b", "b"), ("a", "a")]
-    assert found.players(Match(1, 1)) == [("a", "a"), ("a", "a"), ("b", "b")]
+    assert [each.policy for each in found.players(Match(1, 0))] == ["b", "b", "a"]
+    assert [each.policy for each in found.players(Match(1, 1))] == ["a", "a", "b"]
     with pytest.raises(ConfigError, match="agent 'prey_0' has the policy 'x'"):
         PolicyMap(ALIKE, ("a", "b"), lambda *_: "x").players(Match(0, 0))
 
