@@ -245,7 +245,7 @@ class Confirm:
             load_weights(saved, candidate)
             purpose = f"fresh-{self.tries}"
             num_envs = _side_by_side(self.workers, CONFIRM_SIDE_BY_SIDE)
-            options = {"episodes": self.episodes, "num_envs": num_envs, "max_steps": self.max_steps}
+            options: Any = {"episodes": self.episodes, "num_envs": num_envs, "max_steps": self.max_steps}
             played, timing = _play(self.context, self.workers, saved, self.seed, purpose, **options)
             if confirmed := reaches(self.goal, played):
                 candidate.replace(self.path)

@@ -35,8 +35,8 @@ class RecordGames:
         workers: Workers with a league.
 
     Counts: matches, games between two different players.
-    Records: win_rate/LEARNER of each game of a learner against another player, 0.5 for a draw; the same of a game against
-        another learner as win_rate/LEARNER/OTHER; elo/LEARNER, its rating.
+    Records: win_rate/LEARNER of each game of a learner against another player, 0.5 for a draw, and if that is a learner
+        too, win_rate/LEARNER/OTHER; elo/LEARNER, its rating.
     """
 
     provides = ()
@@ -67,8 +67,7 @@ class AddSnapshot:
     """Lets copies of a learner join the league's pool, and passes items on.
 
     One joins `every` env steps; and before, once the learner wins more than `win_rate` of its games against each of its
-    rivals: members that are past selves of it, unless `now` or `past` say otherwise. Then, by chance, the learner
-    begins anew, as exploiters do that look for what others lose to.
+    rivals. Then, by chance, the learner begins anew, as exploiters do that look for what others lose to.
 
     Args:
         workers: Workers with a league.
@@ -76,7 +75,7 @@ class AddSnapshot:
         every: Env steps after which a snapshot joins in any case.
         win_rate: Share of games won, a draw as half of one; None: by env steps alone.
         least: Env steps before which none joins.
-        now, past: Its rivals: learners as they are now, and past selves of learners.
+        now, past: Its rivals: learners as they are now, and past selves of learners; neither: its own past selves.
         restart: Probability of beginning anew once a snapshot has joined: see `League.restart`.
 
     Counts: snapshots, restarts; of several learners, those of each as snapshots/LEARNER too.
@@ -91,7 +90,7 @@ class AddSnapshot:
     win_rate: float | None = None
     least: int = 0
     now: tuple[str, ...] = ()
-    past: tuple[str, ...] = attrs.Factory(lambda self: () if self.now else (self.learner,), takes_self=True)
+    past: tuple[str, ...] = ()
     restart: float = 0.0
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     context: Context = context()
@@ -126,4 +125,5 @@ class AddSnapshot:
         return cast("League", self.workers.league)
 
     def _beats_all(self) -> bool:
-        return self.win_rate is not None and self._league.beats(self.learner, self.win_rate, self.now, self.past)
+        past = self.past or (() if self.now else (self.learner,))
+        return self.win_rate is not None and self._league.beats(self.learner, self.win_rate, self.now, past)

@@ -7,7 +7,7 @@ A plan's `Config` lists them among its bases, and a `Trainer` applies the option
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 

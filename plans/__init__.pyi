@@ -24,6 +24,7 @@ from flowrl.plans import icm_ppo as _icm_ppo
 from flowrl.plans import impala as _impala
 from flowrl.plans import ippo as _ippo
 from flowrl.plans import iql as _iql
+from flowrl.plans import league as _league
 from flowrl.plans import mappo as _mappo
 from flowrl.plans import marwil as _marwil
 from flowrl.plans import masac as _masac
@@ -942,6 +943,56 @@ class IQL(_iql.IQL):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_IQL],
+    ) -> None: ...
+
+class _LeagueTraining(_Settings, total=False):
+    clip: float | str | list[list[float]]
+    clip_end: float | None
+    critic_obs: Sequence[str] | None
+    entropy_coef: float | str | list[list[float]]
+    entropy_coef_end: float | None
+    eval_opponent: str | None
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    lam: float
+    learners: dict[str, int]
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    log_std: float
+    minibatch_size: int
+    num_sgd_iter: int
+    opponents: Sequence[str]
+    pfsp: float
+    pool_size: int
+    privileged: Sequence[str]
+    report_every: int
+    restart: float
+    schedule_steps: int | None
+    self_play: float
+    snapshot_every: int
+    snapshot_win_rate: float | None
+    squash: bool
+    standardize: bool
+    target_kl: float | None
+    train_batch_size: int
+    value_clip: float | None
+    value_coef: float
+
+class LeagueTraining(_league.LeagueTraining):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_LeagueTraining],
     ) -> None: ...
 
 class _MAPPO(_Settings, total=False):

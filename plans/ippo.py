@@ -26,17 +26,23 @@ policy = PPOPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(PPOPolicy.Settings, NormalizedRollouts, EarlyStoppingSettings, FrozenSettings, ActingConfig):
-    """PPO's defaults, for two agents that have nothing to do with each other."""
+class PPOSettings(PPOPolicy.Settings, NormalizedRollouts, EarlyStoppingSettings, ActingConfig):
+    """Settings of one of several that learn by PPO, with PPO's defaults."""
 
-    env: str = "flowrl:two_cartpoles"
-    agents: dict[str, str] | str = attrs.Factory(lambda: {"left": "left", "right": "right"})
-    fragment_steps: int = 32
     gamma: float = 0.98
     lam: float = 0.8
     learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
     clip_end: float | None = 0.0
+
+
+@attrs.define(kw_only=True)
+class Config(PPOSettings, FrozenSettings):
+    """Two agents that have nothing to do with each other."""
+
+    env: str = "flowrl:two_cartpoles"
+    agents: dict[str, str] | str = attrs.Factory(lambda: {"left": "left", "right": "right"})
+    fragment_steps: int = 32
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

@@ -46,12 +46,14 @@ class Config(PPOPolicy.Settings, PoolSettings, EarlyStoppingSettings, ActingConf
     self_play: float = fraction(0.35, "share of a main agent's matches against main agents as they are now")
     restart: float = fraction(0.25, "probability that a league exploiter begins anew after a copy of it has joined")
     snapshot_win_rate: float | None = 0.7
+    snapshot_every: int = 50_000
     pool_size: int = 4
     env: str = "flowrl:tic_tac_toe"
     envs_per_worker: int = 64
     hidden: tuple[int, ...] = (128, 128)
     fragment_steps: int = 16
-    train_batch_size: int = 1024
+    train_batch_size: int = 256
+    minibatch_size: int = 64
     num_sgd_iter: int = 8
     gamma: float = 1.0
     lam: float = 0.95
@@ -65,7 +67,9 @@ class Config(PPOPolicy.Settings, PoolSettings, EarlyStoppingSettings, ActingConf
             if role not in ROLES:
                 raise ConfigError(f"learners={self.learners}: no role {role!r}: {did_you_mean(role, ROLES)}")
             if count < 0 or (role == MAIN and not count):
-                raise ConfigError(f"learners={self.learners}: expected a number of at least {int(role == MAIN)} of each")
+                raise ConfigError(
+                    f"learners={self.learners}: expected a number of at least {int(role == MAIN)} of each"
+                )
         if MAIN not in self.learners:
             raise ConfigError(f"learners={self.learners}: a league has at least one main agent, as in {{'main': 1}}")
         if self.pfsp + self.self_play > 1:

@@ -85,7 +85,7 @@ def _of_dqn(steps: int | None) -> dict[str, Any]:
 
 #: The settings of each policy, and those that depend on how long schedules last: None is as long as the run.
 POLICIES: dict[str, tuple[type, Callable[[int | None], dict[str, Any]]]] = {
-    "ppo": (ippo.Config, lambda steps: {"schedule_steps": steps}),
+    "ppo": (ippo.PPOSettings, lambda steps: {"schedule_steps": steps}),
     "dqn": (DQNSettings, _of_dqn),
 }
 

@@ -152,7 +152,9 @@ class WorkerSet(GameWorkers):
             makes,
             {name: seen[:2] if self.policy_map is None else self.policy_map.spaces_of(name) for name in makes},
             *(environments, evaluation, self.layout.envs_per_group),
-            agents=None if self.policy_map is None or self.policy_map.shared or league is not None else self.policy_map.agents,
+            agents=None
+            if self.policy_map is None or self.policy_map.shared or league is not None
+            else self.policy_map.agents,
             lead=None if league is None else league.lead,
             worker_policies=there,
             address=address,

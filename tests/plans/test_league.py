@@ -11,7 +11,6 @@ import pytest
 import flowrl
 from flowrl.errors import ConfigError
 from flowrl.plans import LeagueTraining
-from flowrl.rollout import payoffs
 from flowrl.testing import same
 from tests.cli.parts import flowrl as command
 from tests.plans.small import SMALL, final, weights
@@ -45,7 +44,9 @@ def test_roles_meet_whom_the_published_league_says() -> None:
             """A hundred games of which it wins these shares."""
             for other, share in won.items():
                 name, score = other.replace("_at_", ":"), [1.0] * round(100 * share) + [0.0] * round(100 - 100 * share)
-                of.count([((learner, name), (each, 1.0 - each)) for each in np.random.default_rng(0).permutation(score)])
+                of.count(
+                    [((learner, name), (each, 1.0 - each)) for each in np.random.default_rng(0).permutation(score)]
+                )
 
         assert [odds(trainer, name) for name in LEARNERS] == [{"main": 1.0}] * 3
         join("main", 1)
@@ -78,15 +79,15 @@ def test_several_of_a_role_are_numbered() -> None:
 def test_a_kept_league_is_judged_loaded_and_played_learner_by_learner(tmp_path: Path) -> None:
     """S3, S6: each learner meets the judge; saved, each plays all agents, and the run itself means its main agent."""
     run = tmp_path / "run"
-    kept = {"eval_every": 40, "eval_episodes": 6, "checkpoint_every": 40}
+    kept = {"eval_every": 60, "eval_episodes": 6, "checkpoint_every": 60, "eval_train_ratio": 0.0}
     with trained(run, **kept) as trainer:
-        result = trainer.train(env_steps=120, progress=False)
+        result = trainer.train(env_steps=180, progress=False)
         policies = {name: trainer.workers.of(name).policy.weights() for name in LEARNERS}
         own = trainer.evaluate(2)
     assert result["eval_episodes"] == 3 * 6
     returns = [result[f"eval_return/{name}"] for name in LEARNERS]
     assert np.mean(returns) == pytest.approx(-result["eval_return/judge"])
-    assert {"win_rate/main", "elo/league_exploiter", "loss/main_exploiter", "snapshots/main"} <= result.keys()
+    assert {"win_rate/main", "elo/league_exploiter", "updates/main_exploiter", "snapshots/main"} <= result.keys()
 
     saved, newest = flowrl.load(run, last=True), flowrl.load(sorted((run / "checkpoints").iterdir())[-1])
     for name in LEARNERS:
@@ -96,9 +97,7 @@ def test_a_kept_league_is_judged_loaded_and_played_learner_by_learner(tmp_path: 
     assert saved.evaluate(2) == saved.of("main").evaluate(2) == own
     board = saved.of("main").policy.observation_space.sample()
     assert saved.act(board) == saved.of("main").act(board)
-    players = {name: saved.of(name).players for name in LEARNERS}
-    assert same(payoffs({**players, "run": saved.players}, "flowrl:tic_tac_toe", episodes=2).of("run", "main")[:2, 0],
-                payoffs(players, "flowrl:tic_tac_toe", episodes=2).of("main", "main")[:2, 0])  # fmt: skip
+    assert same(saved.players.weights(), policies["main"])
 
     told = command("evaluate", f"{run}:main", f"{run}:main_exploiter", "random", "--env", "flowrl:tic_tac_toe",
                    "--episodes", 2)  # fmt: skip
@@ -128,14 +127,14 @@ def test_a_goal_names_learners(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_with_all_its_learners(tmp_path: Path) -> None:
     """D3, L2, L3, L4: resumed by its directory, in the middle of matches, after a learner began anew."""
-    settings = {"seed": 2, "checkpoint_every": 120}
+    settings = {"seed": 2, "checkpoint_every": 240}
     with trained(tmp_path / "whole", **settings) as trainer:
-        trainer.train(env_steps=240)
+        trainer.train(env_steps=480)
         whole = trainer.run.state_dict()["resources"]
     with trained(tmp_path / "parted", **settings) as trainer:
-        assert trainer.train(env_steps=120)["restarts"]
+        assert trainer.train(env_steps=240)["restarts"]
     with flowrl.resume(tmp_path / "parted") as trainer:
-        trainer.train(env_steps=240)
+        trainer.train(env_steps=480)
         found = trainer.run.state_dict()["resources"]
     assert found.keys() == whole.keys()
     for name in found:

@@ -113,3 +113,10 @@ def test_a_branch_that_fails_names_itself(name: str, monkeypatch: pytest.MonkeyP
             list(islice(run, 20))
     (note,) = failed.value.__notes__
     assert f"in operator {name}.TrainOneStep (" in note
+
+
+def test_a_setting_that_a_branch_cannot_have_is_refused() -> None:
+    """Both policies learn, so neither table may freeze one; what is of the whole run stands beside the tables."""
+    for table, words in (({"frozen": ["ppo"]}, "ppo: unknown configuration key 'frozen'"), ({"env": "x"}, "whole run")):
+        with pytest.raises(ConfigError, match=words):
+            make("two_trainers", ppo=table)

@@ -325,7 +325,7 @@ def test_several_learners_go_on_and_learn_over_processes_as_in_one(apart: None) 
 
 
 def test_a_learner_begins_anew_as_the_run_began() -> None:
-    """L4: weights and optimizer are those of the beginning, whatever it was; its games are forgotten, its past is not."""
+    """L4: weights and optimizer are those of the beginning, whatever it was; it has no games, but its past selves."""
     with two_learners() as workers:
         policy, of = workers.of("b").policy, workers.league
         policy.load_weights({name: value + 1.0 for name, value in policy.weights().items()})  # as --from does
