@@ -32,8 +32,8 @@ FAULTS = [
     Fault(
         "S3",
         "operators/evaluate.py",
-        "evaluate(playing, workers.evaluation_env,",
-        "evaluate(playing, workers.environments,",
+        "env, games = workers.evaluation_env,",
+        "env, games = workers.environments,",
         "tests/rollout/test_evaluation.py::test_evaluation_has_settings_of_its_own",
     ),
     Fault(
