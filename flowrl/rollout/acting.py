@@ -81,8 +81,15 @@ class Actor:
         actions = row.pop("env_action", row["action"])  # what is stored is what the policy drew (G6)
         result = manager.step(actions)
         if result.acted is not None:
-            self._noise.take_back(np.flatnonzero(~result.acted))
+            self.take_back(np.flatnonzero(~result.acted))
         return row, result
+
+    def take_back(self, ids: Array) -> None:
+        """Draw the noise of these rows' newest action again next time: it was not played, as where a fault lost it.
+
+        Only managers that step all environments together can say so; with an asynchronous one it stays drawn.
+        """
+        self._noise.take_back(ids)
 
     @property
     def steps(self) -> Array:

@@ -27,6 +27,7 @@ class Player:
     plays: bool = True  #: whether it plays any seat at present
     #: `[games]`: where it plays, but does not learn, as in a match of another learner; None: nowhere.
     guest: Array | None = None
+    sent: Array | None = None  #: `[N]`: the seats that acted in the newest step
 
     def learns(self, answered: Array | None) -> Array | None:
         """Of the seats `[N]` with an answer, None: all, those in which it is experience."""
@@ -38,9 +39,14 @@ class Player:
     def send(self, env_steps: int, wait: Array | None) -> None:
         """Act in the seats whose turn it is; `wait`: mask `[games]` of those that get no action yet."""
         held = None if wait is None else np.repeat(wait, len(self.seats.agents))
-        ready, actions = self.actor.send(env_steps, self.policy.version, held)
+        self.sent, actions = self.actor.send(env_steps, self.policy.version, held)
         if actions is not None:
-            self.seats.put(actions, ready)
+            self.seats.put(actions, self.sent)
+
+    def take_back(self, lost: Array) -> None:
+        """Take back the noise of actions that nobody played, in these games `[games]`, whose step failed."""
+        if self.plays and self.sent is not None:
+            self.actor.take_back(np.flatnonzero(self.sent & lost[self.seats.env_id]))
 
 
 class Players:
@@ -88,7 +94,11 @@ class Players:
         for player in self.of.values():
             if player.plays:
                 player.send(env_steps, wait)
-        return self.games.step(wait)
+        stepped = self.games.step(wait)
+        if stepped.acted is not None and self.games.games.ready is None:
+            for player in self.of.values():
+                player.take_back(~stepped.acted)
+        return stepped
 
     def assign(self) -> None:
         """Fix who plays in the games that have begun."""

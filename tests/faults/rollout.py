@@ -175,9 +175,16 @@ FAULTS = [
     Fault(
         "D2",
         ACTING,
-        "self._noise.take_back(np.flatnonzero(~result.acted))",
+        "self.take_back(np.flatnonzero(~result.acted))",
         "pass",
         OVER + "test_the_stream_is_the_same",
+    ),
+    Fault(
+        "D2",
+        "flowrl/rollout/players.py",
+        "player.take_back(~stepped.acted)",
+        "pass",
+        "tests/rollout/test_game_worker.py::test_the_noise_of_a_lost_action_is_drawn_again",
     ),
     Fault(
         "D3",

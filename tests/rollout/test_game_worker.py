@@ -195,8 +195,8 @@ def test_noise_belongs_to_the_seat() -> None:
 class Broken(RandomGame):
     """The first game of those with a file in a folder: in its third step this happens, once."""
 
-    def __init__(self, folder: Path, what: str) -> None:
-        super().__init__()
+    def __init__(self, folder: Path, what: str, order: str = "mixed") -> None:
+        super().__init__(order)
         self.folder, self.what = folder, what
 
     def step(self, actions: Mapping[str, Any]) -> Turn:
@@ -248,8 +248,28 @@ def test_a_fault_costs_one_game(manager: str, what: str, tmp_path: Path) -> None
     seats.check(how, steps, lost={LOST: 2})
 
 
-def _broken(folder: Path, what: str) -> SeatsEnv:
-    return SeatsEnv(Broken(folder, what))
+def _broken(folder: Path, what: str, order: str = "mixed") -> SeatsEnv:
+    return SeatsEnv(Broken(folder, what, order))
+
+
+@pytest.mark.parametrize("manager", ["thread", "subprocess-each"])
+def test_the_noise_of_a_lost_action_is_drawn_again(manager: str, tmp_path: Path) -> None:
+    """D2: in a game whose agents act together each seat's k-th row has its stream's k-th number, faults or not."""
+    how = ARRANGEMENTS["together"]._replace(policies=lambda: {"default_policy": ByNoise(draws=1)})
+    drawn = []
+    for game in (None, partial(_broken, tmp_path, "exception", "together")):
+        seats, worker = Seats(), how.worker(FROM_FACTORIES[manager], game=game)
+        try:
+            for _ in range(8):
+                seats.add(worker.sample(10))
+            assert len(worker.faults()) == (game is not None)
+        finally:
+            worker.close()
+        drawn.append({seat: [row.action for _, row in rows] for seat, rows in seats.rows.items()})
+    for seat, undisturbed in drawn[0].items():
+        both = min(len(undisturbed), len(drawn[1][seat]))
+        assert both > 10
+        assert drawn[1][seat][:both] == undisturbed[:both]
 
 
 class Locked(RandomGame):
