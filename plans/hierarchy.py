@@ -10,18 +10,9 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.engine.seeds import SeedTree
 from flowrl.errors import ConfigError
-from flowrl.operators import (
-    GAE,
-    ConcatBatches,
-    Concurrently,
-    OfPolicy,
-    ParallelRollouts,
-    StandardMetricsReporting,
-    TrainOneStep,
-    Unroll,
-)
+from flowrl.operators import Unroll
 from flowrl.operators.options import EarlyStoppingSettings, Recurrent
-from flowrl.plans import ppo
+from flowrl.plans import ippo, ppo
 from flowrl.policies import Policy, PPOPolicy
 from flowrl.policies.hierarchical import MANAGER, WORKER, HierarchicalPolicy
 from flowrl.rollout import WorkerSet
@@ -50,6 +41,10 @@ class PartSettings(PPOPolicy.Settings, Recurrent, EarlyStoppingSettings, ActingC
     learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
 
+    def __attrs_post_init__(self) -> None:
+        if self.recurrent and self.act_backend == "numpy":
+            raise ConfigError('act_backend=\'numpy\' has no memory: set "act_backend": "torch" beside "recurrent"')
+
 
 @attrs.define(kw_only=True)
 class Config(ActingConfig):
@@ -61,7 +56,7 @@ class Config(ActingConfig):
     subgoal: tuple[int, ...] = setting((0,), "entries of the observation that subgoals are values of")
     reach: float | None = positive(None, "largest change that a subgoal asks for; None: values within the bounds")
     tolerance: float = positive(0.05, "distance at which a subgoal is reached")
-    interval: int = at_least_one(10, "env steps after which the manager decides again, or when the subgoal is reached")
+    interval: int = at_least_one(20, "env steps after which the manager decides again, or when the subgoal is reached")
     intrinsic: str | None = setting(
         None, "the worker's own reward: distance, success or module:function; None: distance, none for options"
     )
@@ -118,22 +113,8 @@ class Config(ActingConfig):
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Sampling happens once; each part learns from the rows of its own."""
-    rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
-    branches = {}
-    for name, stream in zip(PARTS, rollouts.duplicate(len(PARTS))):
-        # (1) Rows of one part. A manager's spans an option of k env steps, which GAE discounts by gamma**k.
-        part = config.of(name)
-        samples = stream.combine(OfPolicy(name)).for_each(GAE(part.gamma, part.lam))
-
-        # (2) Several epochs over each batch of them; decisions are fewer than steps, so batches come less often.
-        epochs: dict[str, Any] = {"num_sgd_iter": part.num_sgd_iter, "minibatch_size": part.minibatch_size}
-        batches = samples.combine(ConcatBatches(part.train_batch_size))
-        branches[name] = batches.for_each(TrainOneStep(workers.of(name), **epochs, target_kl=part.target_kl))
-
-    # (3) Both in turn; a result every `report_every` env steps.
-    train_op = Concurrently(branches, mode="round_robin", round_robin_weights=[1] * len(branches))
-    return StandardMetricsReporting(train_op, workers, config)
+    """That of independent PPO. A row of the manager spans k env steps, which GAE discounts by gamma**k."""
+    return ippo.plan_of(workers, config, {name: config.of(name) for name in PARTS})
 
 
 class Hierarchical(Trainer):

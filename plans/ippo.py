@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -46,16 +47,22 @@ class Config(PPOSettings, FrozenSettings):
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """One branch for each policy: a policy for each agent, one for all, or anything between, as `agents` says."""
-    # (1) Act with the newest weights of all policies; each branch gets the whole stream.
+    """A policy for each agent, one for all, or anything between, as `agents` says."""
+    return plan_of(workers, config, dict.fromkeys(config.learning(workers.parts), config))
+
+
+def plan_of(workers: WorkerSet, config: ActingConfig, parts: Mapping[str, Any]) -> Plan:
+    """One branch for each policy, which learns by PPO with the settings that `parts` has of it."""
+    # (1) Act with the newest weights of all policies. Each branch gets the whole stream, one fragment at a time: a
+    # policy with few rows must not draw fragments ahead until it has a batch, for the others would learn from old ones.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
-    epochs: dict[str, Any] = {"num_sgd_iter": config.num_sgd_iter, "minibatch_size": config.minibatch_size}
-    branches, learning = {}, config.learning(workers.parts)
-    for name, stream in zip(learning, rollouts.duplicate(len(learning))):
+    branches = {}
+    for (name, of), stream in zip(parts.items(), rollouts.duplicate(len(parts), max_lag=1)):
         # (2) Of one policy: estimate advantages for each seat, and learn in several epochs.
-        samples = stream.combine(OfPolicy(name)).for_each(GAE(config.gamma, config.lam))
-        batches = samples.combine(ConcatBatches(config.train_batch_size))
-        branches[name] = batches.for_each(TrainOneStep(workers.of(name), **epochs, target_kl=config.target_kl))
+        samples = stream.combine(OfPolicy(name)).for_each(GAE(of.gamma, of.lam))
+        epochs: dict[str, Any] = {"num_sgd_iter": of.num_sgd_iter, "minibatch_size": of.minibatch_size}
+        batches = samples.combine(ConcatBatches(of.train_batch_size))
+        branches[name] = batches.for_each(TrainOneStep(workers.of(name), **epochs, target_kl=of.target_kl))
 
     # (3) All in turn; a result every `report_every` env steps, with the losses of each policy.
     train_op = Concurrently(branches, mode="round_robin", round_robin_weights=[1] * len(branches))

@@ -14,12 +14,13 @@ from flowrl.data.types import Array
 class Corridor(gymnasium.Env[Any, Any]):
     """A walker between two ends, each `length` steps from the middle, where it begins.
 
-    - "key": the left end has a key; at the right end it opens the door there, for a reward of 1.
-    - "cue": the first observation alone tells the end that pays 1, −1 or 1; the other one pays nothing.
+    - "key": the right end ends the episode, for a reward of 1 to who has been at the left end, where a key is, and of
+      0.01 to others, as in Kulkarni et al. 2016, "Hierarchical deep reinforcement learning", section 4.1.
+    - "cue": both ends end the episode. The first observation alone tells the one that pays 1, −1 or 1; the other one
+      pays nothing.
 
-    Either ends the episode; after 8 · `length` steps it is truncated. Actions are left and right, of which one in ten
-    fails. The observation is the place, −1 to 1, and whether it has the key, or the cue, which is 0 from the second
-    step on.
+    After 8 · `length` steps it is truncated. Actions are left and right, of which one in ten fails. The observation is
+    the place, −1 to 1, and whether it has the key, or the cue, which is 0 from the second step on.
 
     >>> env = Corridor("cue", length=4)
     >>> place, cue = env.reset(seed=0)[0]
@@ -49,13 +50,16 @@ class Corridor(gymnasium.Env[Any, Any]):
         self.steps += 1
         if self.np_random.random() >= 0.1:
             self.place = min(max(self.place + (1 if action else -1), -self.length), self.length)
-        at_end = abs(self.place) == self.length
         self.has_key = self.has_key or self.place == -self.length
         if self.task == "key":
-            over = won = self.has_key and self.place == self.length
+            over = self.place == self.length
+            won = over and self.has_key
+            reward = 1.0 if won else 0.01 * over
         else:
-            over, won = at_end, at_end and self.place == self.cue * self.length
-        return self._obs(), float(won), over, self.steps >= 8 * self.length, {"is_success": won}
+            over = abs(self.place) == self.length
+            won = over and self.place == self.cue * self.length
+            reward = float(won)
+        return self._obs(), reward, over, self.steps >= 8 * self.length, {"is_success": won}
 
     def _obs(self) -> Array:
         shown = self.has_key if self.task == "key" else self.cue * (self.steps == 0)

@@ -160,7 +160,7 @@ def note_of(node: Plan) -> str:
     if isinstance(node.op, Generated):
         return "a resume skips the consumed"
     if isinstance(node.op, Fork):
-        return f"at most {node.op.max_lag} items apart"
+        return f"at most {node.op.max_lag} item{'s' * (node.op.max_lag > 1)} apart"
     return ""
 
 

@@ -106,9 +106,10 @@ def in_numpy(module: nn.Module) -> Function:
             return lambda x: x.reshape(len(x), -1)
         if kind is nn.Identity:
             return lambda x: x
+    what = str(module).splitlines()[0].rstrip("(")  # a module of several parts is as long as they are
     why = "which has hooks or parametrizations" if hooked else "which has no numpy form"
     raise ConfigError(
-        f"act_backend='numpy' serves small dense networks, but the model has a {module}, {why}: "
+        f"act_backend='numpy' serves small dense networks, but the model has a {what}, {why}: "
         "take act_backend='torch', or give its class a method in_numpy() beside forward()"
     )
 

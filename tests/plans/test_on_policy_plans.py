@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.plans.small import final, first, make, weights
+from flowrl.errors import ConfigError
+from tests.plans.small import SMALL, final, first, make, weights
 
 
 @pytest.mark.parametrize(("name", "updates"), [("ppo", 2 * 3), ("a2c", 1)])
@@ -31,6 +32,27 @@ def test_the_epochs_end_at_the_target_divergence() -> None:
     assert results[-1]["updates"] < 5 * 6
     results, _ = final("ppo", 5, target_kl=100.0)
     assert results[-1]["updates"] == 5 * 6
+
+
+@pytest.mark.parametrize(("name", "part"), [("ippo", "left"), ("hierarchy", "worker")])
+def test_no_policy_waits_with_old_rows_for_the_batch_of_another(name: str, part: str) -> None:
+    """M12: half of its rows at least are of the weights that learn from them, however rarely the others learn."""
+    rarely = {} if name == "ippo" else {"manager": {"train_batch_size": 64, "num_sgd_iter": 1}}
+    results, _ = final(name, 12, schedule_steps=10_000, **rarely)
+    lags = [result[f"policy_lag_p50/{part}"] for result in results if f"policy_lag_p50/{part}" in result]
+    assert len(lags) >= 6
+    assert set(lags) == {0.0}
+
+
+def test_a_part_with_a_memory_acts_in_torch() -> None:
+    """A hierarchy says so before anything is made, and the other part may act in numpy all the same."""
+    remembers = SMALL["hierarchy recurrent"]["manager"]
+    with pytest.raises(
+        ConfigError, match=r"manager: act_backend='numpy' has no memory: set \"act_backend\": \"torch\""
+    ):
+        make("hierarchy", act_backend="numpy", manager=remembers)
+    results, _ = final("hierarchy", 6, act_backend="numpy", manager={**remembers, "act_backend": "torch"})
+    assert results[-1]["updates/manager"]
 
 
 def test_microbatches_give_the_step_of_the_whole_batch() -> None:

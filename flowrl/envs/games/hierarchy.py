@@ -135,7 +135,7 @@ class Levels:
     subgoal: Sequence[int] = (0,)
     reach: float | None = None
     tolerance: float = 0.05
-    interval: int = 10
+    interval: int = 20
     goals: Goals = attrs.field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
