@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from flowrl.data import Batch
+from flowrl.data import Batch, Dataset
 from flowrl.data.steps import real_rows
 from flowrl.engine.schema import Schema, mismatches
 from flowrl.envs.games import Game, Turn
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.operators import JoinTeam, NStep
+from flowrl.operators import JoinTeam, NStep, ParallelRollouts, Record
 from flowrl.rollout import WorkerSet
 from tests.games import Following
 
@@ -130,6 +131,19 @@ def test_a_batch_without_rows_is_no_row() -> None:
     joint = JoinTeam(TEAM)(batch.flat()[:0])
     assert joint.obs.shape == (0, 3, 4)
     assert joint.reward.shape == (0,)
+
+
+def test_recorded_rows_are_joined_like_new_ones(tmp_path: Path) -> None:
+    """M8: whatever order a dataset has them in."""
+    with WorkerSet(Rally, lambda *spaces: Following(), envs_per_worker=2, seed=0) as workers:
+        stream = ParallelRollouts(workers, steps=7).for_each(Record(tmp_path / "data"))
+        with stream.for_each(JoinTeam(TEAM)).run(seed=0) as run:
+            new = [next(run) for _ in range(2)]
+    data = Dataset(tmp_path / "data")
+    joined = JoinTeam(TEAM)(data.take(range(data.rows)))
+    assert len(joined) == sum(map(len, new)) == 28
+    for name in OURS:
+        assert (joined[name] == np.concatenate([batch[name] for batch in new])).all()
 
 
 def test_who_acts_in_turn_is_no_team() -> None:
