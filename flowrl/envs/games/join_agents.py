@@ -12,10 +12,10 @@ from gymnasium import spaces
 
 from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.games.seats import WHOLE, check_ends, no_gain, revived
+from flowrl.envs.games.seats import WHOLE, Seat, check_ends, no_gain, revived
 from flowrl.envs.games.wrappers import BaseGameWrapper
 from flowrl.envs.masks import check_mask, choices_of, with_mask
-from flowrl.envs.spaces import array_form, dict_form, make_store, plain_copy, row_of, row_shape, start_of, write_row
+from flowrl.envs.spaces import array_form, dict_form, make_store, plain_copy, row_of, start_of
 from flowrl.errors import ConfigError, SchemaError, did_you_mean
 
 #: Agents by name or pattern, such as "prey_*"; or several of these.
@@ -118,17 +118,18 @@ class JoinAgents(BaseGameWrapper):
 class _Part:
     """An agent of a player in the running game."""
 
-    def __init__(self, game: Game, agent: str) -> None:
+    def __init__(self, game: Game, agent: str, first: int) -> None:
         self.game, self.agent = game, agent
         own, actions = dict_form(game.observation_spaces[agent]), game.action_spaces[agent]
         try:
             check_mask(own, actions)
             self._store = make_store(own, 1)
-            self._action_shape, self._action_dtype = array_form(actions, "action")
+            #: The end of its numbers among those of the player's action.
+            self.end = first + math.prod(array_form(actions, "action")[0])
         except ConfigError as error:
             raise ConfigError(f"{game}, agent {agent!r}: {error}") from None
-        self.size = math.prod(self._action_shape)
-        self._row_shape, self._nothing = row_shape(self._store), _nothing(own)
+        self._seat = Seat(0, self._store, 0, slice(first, self.end), actions)
+        self._nothing = _nothing(own)
         entries = own.spaces if isinstance(own, spaces.Dict) else {}
         self.masked = ACTION_MASK in entries
         rest = {name: part for name, part in entries.items() if name != ACTION_MASK}
@@ -153,7 +154,7 @@ class _Part:
         if self.ended:
             raise revived(self.game, self.agent)
         try:
-            write_row(obs, self._store, 0, self._row_shape)
+            self._seat.see(obs)
         except SchemaError as error:
             raise SchemaError(f"{self.game}, agent {self.agent!r}: {error}") from None
         self.came = self.there = True
@@ -172,8 +173,8 @@ class _Part:
         return self._store[ACTION_MASK][0] != 0 if self.masked else np.ones(sum(self._choices), np.bool_)
 
     def action(self, numbers: Any) -> Any:
-        """Its action in its numbers."""
-        return numbers.astype(self._action_dtype).reshape(self._action_shape)[()]
+        """Its action among the numbers of the player's."""
+        return self._seat.action(numbers)
 
 
 class _Player:
@@ -181,7 +182,9 @@ class _Player:
 
     def __init__(self, game: Game, name: str, agents: Sequence[str]) -> None:
         self.game, self.name = game, name
-        self.named, self.parts = tuple(agents), [_Part(game, agent) for agent in agents]
+        self.named, self.parts = tuple(agents), list[_Part]()
+        for agent in agents:
+            self.parts.append(_Part(game, agent, self.parts[-1].end if self.parts else 0))
         self.action_space = _joint_actions(game, name, agents)
         cores = {part.agent: part.core for part in self.parts}
         flat = [core for core in cores.values() if isinstance(core, spaces.Box) and len(core.shape) < 2]
@@ -202,12 +205,7 @@ class _Player:
 
     def parted(self, action: Any) -> dict[str, Any]:
         """The actions of its agents whose turn it is."""
-        numbers, found, first = np.ravel(action), {}, 0
-        for part in self.parts:
-            if part.agent in self._turn:
-                found[part.agent] = part.action(numbers[first : first + part.size])
-            first += part.size
-        return found
+        return {part.agent: part.action(action) for part in self.parts if part.agent in self._turn}
 
     def follow(self, turn: Turn, over: set[str], goes_on: bool) -> bool:
         """Take in what a turn means for its agents, of whom `over` end; whether the player ends with it."""

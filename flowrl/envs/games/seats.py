@@ -176,7 +176,7 @@ class _Actions(ActionsOfMany):
         return row
 
 
-class _Seat:
+class Seat:
     """Where the observation of one agent goes, and its part of an action is."""
 
     def __init__(self, at: int, store: Observations, row: int, part: slice, action_space: gymnasium.Space[Any]) -> None:
@@ -213,6 +213,9 @@ class _Seat:
         return self._action_dtype.type(actions.item(self._part.start))
 
 
+_Seat = Seat  # in states of earlier versions
+
+
 class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
     """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, columns of Of]}`.
 
@@ -240,12 +243,12 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self._steady = False  # whether the table has it that those whose turn it is were answered, and nobody else
         self._row: Batch | None = None
 
-    def _seated(self) -> dict[str, _Seat]:
+    def _seated(self) -> dict[str, Seat]:
         seats = {}
         for at, agent in enumerate(self.seating.agents):
             kind = self.seating.kind_of(agent)
             own = self.seating.action_slices[agent], kind.action_space
-            seats[agent] = _Seat(at, self._stores[kind.name], kind.agents.index(agent), *own)
+            seats[agent] = Seat(at, self._stores[kind.name], kind.agents.index(agent), *own)
         return seats
 
     def write_into(self, row: Batch) -> None:
