@@ -126,7 +126,7 @@ class Evaluate:
         workers: Workers with the policy and the environment.
         every: Env steps between evaluations. Of a plan that counts updates (see `BaseWorkers.clock`): updates, and
             `train_ratio` does not apply.
-        episodes: Episodes of an evaluation.
+        episodes: Episodes of an evaluation; where learners of a league meet a judge, of each of them.
         seed: Seed of the starts.
         save: File for the weights of the best policy so far, the latest of equals.
         goal: Return to reach, or those of agents of a game by name; None: `stop_value`.

@@ -53,10 +53,11 @@ class RecordGames:
         for learner in league.learners:
             for players, returns in between:
                 if learner in players:
-                    (_, own), (other, others) = sorted(zip(players, returns), key=lambda side: side[0] != learner)
+                    at = players.index(learner)
+                    own, others = returns[at], returns[1 - at]
                     score = 1.0 if own > others else 0.5 if own == others else 0.0
                     self.context.record(f"win_rate/{learner}", score)
-                    if other in league.learners:
+                    if (other := players[1 - at]) in league.learners:
                         self.context.record(f"win_rate/{learner}/{other}", score)
             self.context.record(f"elo/{learner}", league.ratings[learner])
         return item

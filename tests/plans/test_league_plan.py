@@ -121,6 +121,7 @@ def test_a_goal_names_learners(tmp_path: Path) -> None:
         trainer.train(env_steps=400, goal=goal)
         assert {"confirmed_return/main", "confirmed_return/league_exploiter"} <= trainer.result.keys()
         assert trainer.result["env_steps"] < 400
+        assert trainer.result["eval_episodes"] == 3 * 4, "nobody stops early because of a learner who plays elsewhere"
     with pytest.raises(ConfigError, match=r"no such agent: .*main"):
         trained(tmp_path / "other", eval_every=40).train(env_steps=80, goal={"nobody": 1.0})
 

@@ -140,7 +140,7 @@ def test_every_setting_changes_what_is_learned(plan: str) -> None:
     usual = {**settings_of(plan), **lively}
     besides = [{}, *variants(plan), *PLACES, *switches(fields, usual)]
     # The games of a league have discrete actions here.
-    unseen = ["squash", "log_std"] if hasattr(config, "opponents") else []
+    unseen = ["squash", "log_std"] if "opponents" in attrs.fields_dict(config) else []
     assert without_effect(fields, learned, usual, besides) == unseen
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from flowrl.data import Batch
-from flowrl.errors import ConfigError, PlanError
+from flowrl.errors import CheckpointError, ConfigError, PlanError
+from flowrl.learners import LearnerGroup
 from flowrl.operators import AddSnapshot, Concurrently, OfPolicy, ParallelRollouts, RecordGames, TrainOneStep
 from flowrl.operators.adders import GAE
 from flowrl.policies import PPOPolicy, RandomPolicy
@@ -131,6 +132,10 @@ def test_the_odds_of_running_matches_change_nothing() -> None:
         before = [each.target._players.matches.copy() for each in workers.members]
         states = workers.state_dict()
         workers.league.add("main", workers.policy)
+        workers.load_state_dict(states)
+        assert [each.target._players.matches for each in workers.members] == before
+        for state in states["workers"]:  # before there were several learners
+            state["matches"] = [[seat[:2] for seat in match] for match in state["matches"]]
         workers.load_state_dict(states)
         assert [each.target._players.matches for each in workers.members] == before
 
@@ -401,8 +406,15 @@ def test_a_snapshot_waits_for_its_least_steps_and_looks_at_its_rivals() -> None:
         add.context.count("env_steps", 1)
         add("item")
         assert dict(add.context.counters) == {"env_steps": 800, "snapshots": 2, "snapshots/b": 2}
+        kept = of.state_dict()
+        learners = LearnerGroup(workers.of("b"), 1, "inline")
+        elsewhere = ParallelRollouts(workers, steps=5).combine(OfPolicy("b")).call(learners, "train")
+        with pytest.raises(PlanError, match="would change the policy of the workers here, without effect"):
+            elsewhere.for_each(AddSnapshot(workers, "b", 80, restart=1.0)).check()
         with pytest.raises(PlanError, match=r"'a' does not begin anew, but b: League\(\.\.\., restarts=\['a'\]\)"):
             AddSnapshot(workers, "a", 10, restart=0.5)
+    with pytest.raises(CheckpointError, match="first is .*, expected the states of no learner"):
+        League({"a": [Share(1, now=("a",))], "b": [Share(1, now=("b",))]}).load_state_dict(kept)
     with pytest.raises(ConfigError, match="restarts: no learner 'c', but main"):
         League({"main": SHARES}, restarts=["c"])
     with pytest.raises(ConfigError, match="learners: the name 'main_1' is that of a learner or of its past selves"):
