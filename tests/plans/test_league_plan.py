@@ -10,7 +10,9 @@ import pytest
 
 import flowrl
 from flowrl.errors import ConfigError
+from flowrl.operators import Evaluate
 from flowrl.plans import LeagueTraining
+from flowrl.rollout import evaluate
 from flowrl.testing import same
 from tests.cli.parts import flowrl as command
 from tests.plans.small import SMALL, final, weights
@@ -61,14 +63,29 @@ def test_roles_meet_whom_the_published_league_says() -> None:
         played("main", main_exploiter_at_3=1.0, main_at_1=0.0, main_at_2=1.0)
         assert odds(trainer, "main")["main"] == 0.35, "its own past, which it has forgotten how to beat"
         assert odds(trainer, "main")["main:1"] > 0.15 + 0.45
-        played("main_exploiter", main=0.0)
+        played("main_exploiter", main=0.2)
+        assert odds(trainer, "main_exploiter") == {"main": 1.0}
+        played("main_exploiter", main=0.05)
         assert odds(trainer, "main_exploiter") == {"main:1": 0.5, "main:2": 0.5}, "a curriculum"
+
+
+def test_copies_join_and_exploiters_begin_anew_as_the_published_league_says() -> None:
+    """After half of the interval if a learner beats its rivals; main exploiters always begin anew."""
+    config = LeagueTraining.Config(snapshot_every=100)
+    usual, rivals = {"every": 100, "least": 50, "win_rate": 0.7}, {"past": tuple(LEARNERS)}
+    assert config.snapshots("main") == {**usual, "restart": 0.0, **rivals}
+    assert config.snapshots("main_exploiter") == {**usual, "restart": 1.0, "now": ("main",)}
+    assert config.snapshots("league_exploiter") == {**usual, "restart": 0.25, **rivals}
 
 
 def test_several_of_a_role_are_numbered() -> None:
     with trained(learners={"main": 2, "main_exploiter": 1}) as trainer:
         assert list(trainer.workers.parts) == ["main_0", "main_1", "main_exploiter"]
         assert odds(trainer, "main_0") == {"main_0": 0.5, "main_1": 0.5}
+        trainer.workers.league.count([(("main_0", "main_1"), (score, 1.0 - score)) for score in (1.0, 0.0, 0.0)])
+        assert odds(trainer, "main_0") == {"main_0": 0.5, "main_1": 0.5}
+        trainer.workers.league.count([(("main_0", "main_1"), (0.0, 1.0))])
+        assert odds(trainer, "main_0") == {"main_0": 1.0}, "it loses more than seven of ten games to the other"
         first, second = (trainer.workers.of(f"main_{k}").policy.weights() for k in range(2))
         assert not same(first, second)
         assert {"elo/main_1", "updates/main_0"} <= trainer.train(env_steps=80).keys()
@@ -114,14 +131,28 @@ def test_a_kept_league_is_judged_loaded_and_played_learner_by_learner(tmp_path: 
         assert same(of[str(run)].weights(), best.of("main").policy.weights())
 
 
+def test_one_learner_is_filmed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The films of the others would replace its own."""
+    films: list[Any] = []
+
+    def noted(*args: Any, video: Path | None, **options: Any) -> Any:
+        films.append(video)
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr("flowrl.rollout.evaluate", noted)
+    with trained() as trainer:
+        Evaluate(trainer.workers, every=5, episodes=1, video=tmp_path)({"env_steps": 5})
+    assert films == [tmp_path / "step-000000005", None, None]
+
+
 def test_a_goal_names_learners(tmp_path: Path) -> None:
     """S6: each reaches its own, whoever the others are."""
     goal = {"main": -1.0, "league_exploiter": -1.0}
-    with trained(tmp_path / "run", eval_every=40, eval_episodes=2, goal_episodes=4) as trainer:
+    with trained(tmp_path / "run", eval_every=40, eval_episodes=2, goal_episodes=30) as trainer:
         trainer.train(env_steps=400, goal=goal)
         assert {"confirmed_return/main", "confirmed_return/league_exploiter"} <= trainer.result.keys()
         assert trainer.result["env_steps"] < 400
-        assert trainer.result["eval_episodes"] == 3 * 4, "nobody stops early because of a learner who plays elsewhere"
+        assert trainer.result["eval_episodes"] == 3 * 30, "nobody stops early because of a learner who plays elsewhere"
     with pytest.raises(ConfigError, match=r"no such agent: .*main"):
         trained(tmp_path / "other", eval_every=40).train(env_steps=80, goal={"nobody": 1.0})
 

@@ -348,9 +348,14 @@ def test_a_learner_begins_anew_as_the_run_began() -> None:
             assert of.ratings["b"] == 1000.0
             assert all("b" not in pair for pair in of.records)
             assert of.members == members
+            state = run.state_dict()
         with both_learn(workers, []).run(seed=5):  # of the same workers
             of.restart("b", policy)
         assert same({**policy.state_dict(), "version": 0}, {**first, "version": 0})
+    with two_learners() as others, both_learn(others, []).run(seed=5) as run:
+        run.load_state_dict(state)
+        others.league.restart("b", others.of("b").policy)
+        assert same({**others.of("b").policy.state_dict(), "version": 0}, {**first, "version": 0})
 
 
 @pytest.mark.parametrize(
@@ -413,7 +418,7 @@ def test_a_snapshot_waits_for_its_least_steps_and_looks_at_its_rivals() -> None:
             elsewhere.for_each(AddSnapshot(workers, "b", 80, restart=1.0)).check()
         with pytest.raises(PlanError, match=r"'a' does not begin anew, but b: League\(\.\.\., restarts=\['a'\]\)"):
             AddSnapshot(workers, "a", 10, restart=0.5)
-    with pytest.raises(CheckpointError, match="first is .*, expected the states of no learner"):
+    with pytest.raises(CheckpointError, match=r"first is .*, expected the states of no learner"):
         League({"a": [Share(1, now=("a",))], "b": [Share(1, now=("b",))]}).load_state_dict(kept)
     with pytest.raises(ConfigError, match="restarts: no learner 'c', but main"):
         League({"main": SHARES}, restarts=["c"])
