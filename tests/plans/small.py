@@ -258,7 +258,7 @@ SMALL["cql continuous"] |= {"candidates": 3}
 SMALL["iql normalized"] = {**SMALL["iql"], "normalize_obs": True}
 SMALL["league"] = {**SMALL["self_play"], "envs_per_worker": 6, "snapshot_every": 40, "restart": 0.5}
 SMALL["self_play selective"] = {**SMALL["self_play"], "snapshot_every": 60, "snapshot_win_rate": 0.4}
-SMALL["league selective"] = {**SMALL["league"], "snapshot_every": 60, "snapshot_win_rate": 0.4}
+SMALL["league selective"] = {**SMALL["league"], "snapshot_every": 200, "snapshot_win_rate": 0.4, "report_every": 60}
 # Fragments are shorter than a batch, so that the model learns in between.
 CURIOUS = {"reward_hidden": (8,), "reward_features": 4, "reward_sgd_iter": 2, "reward_minibatch_size": 5}
 SMALL["rnd_ppo"] = {**SMALL["ppo"], **CURIOUS, "reward_learning_rate": 1e-2}
