@@ -430,6 +430,8 @@ def evaluate(
 ) -> None:
     """Play the saved policy of RUN, a run directory, checkpoint or policy file, or zoo:NAME of the zoo.
 
+    RUN:NAME is one of several policies there, as of a league, whose first main agent RUN alone means.
+
     Prints total return, reward per step, and win rate.
 
     For several runs, or a folder of them as --seeds writes it, also print the interquartile mean (the mean of fewer
