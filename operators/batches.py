@@ -186,6 +186,7 @@ class StandardizeFields:
     fields: tuple[str, ...] = attrs.field(converter=_names)
     eps: float = attrs.field(default=1e-8, validator=attrs.validators.gt(0))
     pure = True
+    takes_policies = True
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -246,6 +247,7 @@ class ScaleRewards:
     provides = ("scaled_rewards",)
     scale: float
     pure = True
+    takes_policies = True
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.scale < float("inf"):
@@ -270,7 +272,7 @@ class SelectExperiences:
     Args:
         policy_ids: Names of the policies.
 
-    Raises: SchemaError for a plain batch unless "default_policy" is named.
+    Raises: SchemaError for a plain batch unless "default_policy" is named; for a name that no policy has.
 
     >>> both = MultiAgentBatch({"cat": Batch(reward=np.ones(4)), "mouse": Batch(reward=np.ones(8))}, env_steps=4)
     >>> SelectExperiences(["mouse"])(both)
@@ -281,16 +283,30 @@ class SelectExperiences:
     policy_ids: tuple[str, ...] = attrs.field(converter=_names, validator=attrs.validators.min_len(1))
     pure = True
 
+    def schema(self, given: Schema) -> Schema:
+        if given.policies is not None:
+            for name in self.policy_ids:
+                given.of_policy(name)
+            return attrs.evolve(given, policies={name: given.policies[name] for name in self.policy_ids})
+        if not given.open:
+            self._check_default(given.head)
+        return given.having()  # perhaps fewer rows
+
     def __call__(self, batch: _Experience) -> _Experience:
         if isinstance(batch, MultiAgentBatch):
+            for name in self.policy_ids:
+                batch.check_policy(name)
             return batch.select(self.policy_ids)
+        self._check_default(batch)
+        return batch
+
+    def _check_default(self, what: Any) -> None:
         if DEFAULT_POLICY not in self.policy_ids:
             raise SchemaError(
-                f"SelectExperiences({list(self.policy_ids)}) got {batch!r}, which belongs to the policy "
+                f"SelectExperiences({list(self.policy_ids)}) gets {what}, which belongs to the policy "
                 f"{DEFAULT_POLICY!r}: leave SelectExperiences out, or make a MultiAgentBatch of the rows of each "
                 "policy before it"
             )
-        return batch
 
 
 @operator
@@ -301,7 +317,7 @@ class OfPolicy:
         policy_id: Name of the policy.
 
     Emits: its batch; nothing where the policy has not acted. A plain batch passes as that of "default_policy".
-    Raises: SchemaError for a plain batch and another name.
+    Raises: SchemaError for a plain batch and another name; for a name that no policy has.
 
     >>> both = MultiAgentBatch({"cat": Batch(reward=np.ones(4)), "mouse": Batch(reward=np.ones(8))}, env_steps=4)
     >>> OfPolicy("mouse")(both), OfPolicy("dog")(both)
@@ -313,12 +329,23 @@ class OfPolicy:
     policy_id: str = attrs.field(validator=attrs.validators.instance_of(str))
     pure = True
 
+    def schema(self, given: Schema) -> Schema:
+        if given.policies is not None:
+            return given.of_policy(self.policy_id)
+        if not given.open:
+            self._check_default(given.head)
+        return given
+
     def __call__(self, batch: Batch | MultiAgentBatch) -> list[Batch]:
         if isinstance(batch, MultiAgentBatch):
+            batch.check_policy(self.policy_id)
             return [batch[self.policy_id]] if self.policy_id in batch else []
+        self._check_default(batch)
+        return [batch]
+
+    def _check_default(self, what: Any) -> None:
         if self.policy_id != DEFAULT_POLICY:
             raise SchemaError(
-                f"OfPolicy({self.policy_id!r}) got {batch!r}, which is of one policy already: leave OfPolicy out, or "
+                f"OfPolicy({self.policy_id!r}) gets {what}, which is of one policy already: leave OfPolicy out, or "
                 "let several policies act, WorkerSet(env, policies=..., agents=...)"
             )
-        return [batch]

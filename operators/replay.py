@@ -9,6 +9,7 @@ import attrs
 
 from flowrl.data import Batch, MixedReplay, PrioritizedReplayBuffer, ReplayActors, Store
 from flowrl.data.columns import PLACE
+from flowrl.data.replay.base import PADDED
 from flowrl.data.replay.rate_limiter import INSERT_BATCH
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future
@@ -74,6 +75,8 @@ class StoreToReplay:
 
     def schema(self, given: Schema) -> Schema:
         check_raw(given)
+        if "mask" in given.columns and not self.buffer.takes_padding:
+            raise SchemaError(f"its items have padded steps (mask 0), {PADDED}")
         if self.buffer.in_order and given.in_turn > self.buffer.streams and "mask" not in given.columns:
             raise SchemaError(_mixed(self.buffer, given.in_turn))
         limiter, rows = self.buffer.limiter, given.most_rows

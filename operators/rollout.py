@@ -47,7 +47,7 @@ class Rollouts:
             return fragments.having("episodes", mask="bool[T, N]")
         if self.steps is not None:
             return fragments if envs is None else attrs.evolve(fragments, most={"T": self.steps, "N": envs})
-        rows = fragments.rows()
+        rows = fragments.without("mask").rows()
         return rows if envs is None or self.rows is None else attrs.evolve(rows, most={"B": self.rows + envs - 1})
 
     def pull(self) -> Any:

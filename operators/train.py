@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import attrs
 import numpy as np
@@ -15,7 +16,7 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
 from flowrl.engine.workers import wait_for
 from flowrl.errors import PlanError, SchemaError
-from flowrl.learners.training import APART, LAG, Required, Training, reported, required
+from flowrl.learners.training import APART, LAG, Required, Training, check_given, reported, required
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.policies.protocols import HasKL, HasParts, HasTarget, OwnsPolicy, check_alone
 
@@ -127,16 +128,27 @@ class TrainOneStep:
         return policies[0] if len(policies) == 1 else self.workers.policy
 
     def schema(self, given: Schema) -> Schema:
-        return reported(self.workers.policy if self.policies is None else None, given)
+        if self.policies is None:
+            check_given(self.workers, given)
+            return reported(self.workers.policy, given)
+        if given.policies is None:
+            if not given.open:
+                self._refuse(given.head)
+            return Schema()
+        for name, workers in self._parts().items():
+            own, needs = given.of_policy(name), required(workers.policy)
+            if missing := [word for word in needs if not own.has(word)]:
+                why = needs[missing[0]] if isinstance(needs, Mapping) else ""
+                raise SchemaError(
+                    f"policy {name!r} needs {', '.join(map(repr, missing))}, and has {own}{': ' * bool(why)}{why}"
+                )
+        return Schema()
 
     def __call__(self, batch: Batch | MultiAgentBatch) -> dict[str, Any]:
         parts = self._parts()
         of: Any = {"": batch} if self.policies is None else batch
         if self.policies is not None and not isinstance(batch, MultiAgentBatch):
-            raise SchemaError(
-                f"TrainOneStep(policies={list(parts)}) got {batch!r}, the experience of one policy: pass its workers, "
-                "TrainOneStep(workers.of(NAME))"
-            )
+            self._refuse(batch)
         scalars: dict[str, Any] = {}
         for name, workers in parts.items():
             if name in of:
@@ -144,6 +156,12 @@ class TrainOneStep:
                 found = self._train(workers, of[name], whose)
                 scalars |= {f"{key}/{whose}": value for key, value in found.items()} if whose else found
         return scalars
+
+    def _refuse(self, what: Any) -> NoReturn:
+        raise SchemaError(
+            f"TrainOneStep(policies={list(self.policies or ())}) gets {what}, the experience of one policy: pass its "
+            "workers, TrainOneStep(workers.of(NAME))"
+        )
 
     def _train(self, workers: OwnsPolicy, batch: Any, name: str = "") -> dict[str, Any]:
         """Train one policy, of this name if there are several; returns its scalars."""
@@ -287,6 +305,8 @@ class ComputeGradients:
         return () if self.workers is None else required(self.workers.policy)
 
     def schema(self, given: Schema) -> Schema:
+        if self.workers is not None:
+            check_given(self.workers, given)
         return Schema()
 
     def __call__(self, batch: Batch) -> Gradients:

@@ -10,7 +10,7 @@ import attrs
 from flowrl.data.batch import Batch
 from flowrl.data.columns import MissingColumn
 from flowrl.data.steps import joined, real_steps
-from flowrl.errors import did_you_mean
+from flowrl.errors import SchemaError, did_you_mean
 
 #: The policy of a plain `Batch`.
 DEFAULT_POLICY = "default_policy"
@@ -27,6 +27,11 @@ class MultiAgentBatch:
     In one env step every agent that acts adds a row to the batch of its policy, so `rows`, the agent steps, may
     be more or fewer than `env_steps`. Selecting policies keeps `env_steps` (M3).
 
+    Args:
+        batches: The batches of those that have acted, by policy id.
+        env_steps: The env steps in which they did.
+        everyone: The ids of all policies, those that have not acted too; None: unknown.
+
     >>> import numpy as np
     >>> both = MultiAgentBatch({"cat": Batch(reward=np.ones(4)), "mouse": Batch(reward=np.ones(8))}, env_steps=4)
     >>> both
@@ -37,6 +42,7 @@ class MultiAgentBatch:
 
     batches: dict[str, Batch] = attrs.field(converter=_copied)
     env_steps: int = attrs.field(validator=attrs.validators.ge(0))
+    everyone: frozenset[str] | None = attrs.field(default=None, eq=False)
 
     @property
     def rows(self) -> int:
@@ -50,7 +56,14 @@ class MultiAgentBatch:
 
     def select(self, policy_ids: Iterable[str]) -> MultiAgentBatch:
         """The batches of these policies, if present, with all env steps (M3)."""
-        return attrs.evolve(self, batches={name: self[name] for name in policy_ids if name in self})
+        named = list(policy_ids)
+        everyone = None if self.everyone is None else self.everyone & set(named)
+        return MultiAgentBatch({name: self[name] for name in named if name in self}, self.env_steps, everyone)
+
+    def check_policy(self, policy_id: str) -> None:
+        """Pass a policy that has not acted yet. Raises: SchemaError: all are known, and none has this name."""
+        if self.everyone is not None and policy_id not in self.everyone:
+            raise SchemaError(f"no policy {policy_id!r}: {did_you_mean(policy_id, sorted(self.everyone))}")
 
     def map(self, function: Any) -> MultiAgentBatch:
         """A new MultiAgentBatch of `function(batch)` for every policy."""
@@ -69,7 +82,9 @@ class MultiAgentBatch:
             for name, batch in each.items():
                 parts.setdefault(name, []).append(batch)
         env_steps = sum(each.env_steps for each in batches)
-        return MultiAgentBatch({name: joined(of) for name, of in parts.items()}, env_steps)
+        known = [each.everyone for each in batches if each.everyone is not None]
+        everyone = frozenset[str]().union(*known) if len(known) == len(batches) else None
+        return MultiAgentBatch({name: joined(of) for name, of in parts.items()}, env_steps, everyone)
 
     # -- as a dict of batches
 

@@ -116,6 +116,9 @@ class OperatorContract(Contract):
     word its remedy; "" lets the check look for one."""
     provides: tuple[str, ...] | None = optional()
     """Words that the operator adds to the item."""
+    takes_policies: bool = optional(False)
+    """Whether it accepts a `MultiAgentBatch`, of which each policy's experience must have what it requires. Any other
+    operator that requires something takes the experience of one policy."""
     schema: Callable[..., Schema] | None = optional()
     """Maps the schemas of the inputs to that of the output; raises SchemaError. For a source the input is the schema
     that its workers collect, or that of the items entering its store, or each of the store's `parts`."""
@@ -176,6 +179,8 @@ class WorkersContract(Contract):
     """The schema of the items that they collect."""
     policy: Any = optional()
     """The policy that acts there and learns here."""
+    name: str | None = optional()
+    """The name of that policy, if it is one of several."""
     clock: str = optional("env_steps")
     """The counter of a run that results, evaluations and schedules follow."""
 

@@ -7,14 +7,14 @@ An operator declares its needs and its output in the members of `OperatorContrac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 import attrs
 
 from flowrl.engine.protocols import Array, Columns
-from flowrl.errors import SchemaError
+from flowrl.errors import SchemaError, did_you_mean
 
 
 class ColumnSchema(NamedTuple):
@@ -49,6 +49,9 @@ class Schema:
     largest sizes of axes, as far as known: `{"T": 32, "N": 8}`; for a list, the number of its elements as "of". An
     operator that emits as many rows as it receives, or knows how many, keeps them; `having` and `without` drop them.
 
+    Of the experience of several policies at once, `policies` has the schema of each by its name: what it has, all of
+    them have, and `having`, `without` and `rows` change each. `policy` is the name of the one whose rows these are.
+
     >>> given = Schema.of_columns("fragments", obs="float32[T, N, 4]", reward="float64[T, N]")
     >>> print(given)
     fragments [T, N]: obs float32[4], reward float64
@@ -56,6 +59,9 @@ class Schema:
     (True, False, True, True)
     >>> print(given.rows().having("replayed", index="int64[B]"))
     replayed, rows [B]: obs float32[4], reward float64, index int64
+    >>> both = Schema(policies={"cat": given, "dog": given.without("reward")})
+    >>> both.has("obs"), both.has("reward"), both.of_policy("cat").policy
+    (True, False, 'cat')
     """
 
     columns: Mapping[str, ColumnSchema] = attrs.field(factory=dict)
@@ -65,6 +71,8 @@ class Schema:
     in_turn: int = 1
     each: tuple[Schema, ...] | None = None
     most: Mapping[str, int] = attrs.field(factory=dict, eq=False)
+    policies: Mapping[str, Schema] | None = None
+    policy: str | None = None
 
     @classmethod
     def of_columns(cls, *words: str, **columns: str) -> Schema:
@@ -73,26 +81,45 @@ class Schema:
 
     def has(self, word: str) -> bool:
         """Whether items have, or may have, such a column or word; "a or b" asks for either."""
+        if self.policies is not None:
+            return all(schema.has(word) for schema in self.policies.values())
         names = {*self.words, *self.columns, *(name.partition(".")[0] for name in self.columns)}
         return self.open or any(each in names for each in word.split(" or "))
 
     def having(self, *words: str, **columns: str) -> Schema:
         """This schema with further words and columns."""
+        if self.policies is not None:
+            return self._each(lambda schema: schema.having(*words, **columns))
         parsed = {name: ColumnSchema.parse(text) for name, text in columns.items()}
         return attrs.evolve(self, columns={**self.columns, **parsed}, words=self.words | set(words), most={})
 
     def without(self, *names: str) -> Schema:
         """This schema without these words and columns."""
+        if self.policies is not None:
+            return self._each(lambda schema: schema.without(*names))
         kept = {name: column for name, column in self.columns.items() if name not in names}
         return attrs.evolve(self, columns=kept, words=self.words - set(names), most={})
 
     def rows(self) -> Schema:
         """Fragments `[T, N, ...]` as rows `[B, ...]`."""
+        if self.policies is not None:
+            return self._each(Schema.rows)
         most = {} if self.most_rows is None else {"B": self.most_rows}
         if "fragments" not in self.words:
             return attrs.evolve(self.having("rows"), most=most)
         flat = {name: ColumnSchema(column.dtype, ("B", *column.shape[2:])) for name, column in self.columns.items()}
         return attrs.evolve(self, columns=flat, words=self.words - {"fragments"} | {"rows"}, most=most)
+
+    def of_policy(self, name: str) -> Schema:
+        """The experience of one of several policies. Raises: SchemaError: there is none of this name."""
+        assert self.policies is not None
+        if name not in self.policies:
+            raise SchemaError(f"no policy {name!r}: {did_you_mean(name, self.policies)}")
+        return attrs.evolve(self.policies[name], policy=name, in_turn=self.in_turn)
+
+    def _each(self, change: Callable[[Schema], Schema]) -> Schema:
+        assert self.policies is not None
+        return attrs.evolve(self, policies={name: change(schema) for name, schema in self.policies.items()}, most={})
 
     @property
     def most_rows(self) -> int | None:
@@ -117,6 +144,8 @@ class Schema:
             return f"list of ({self.of})"
         if self.each is not None:
             return f"tuple of {', '.join(f'({schema.head})' for schema in self.each)}"
+        if self.policies is not None:
+            return f"by policy: {', '.join(f'{name} ({schema})' for name, schema in self.policies.items())}"
         columns = ", ".join(self.described(self.columns))
         return (f"{self.head}: {columns}" if columns else self.head or "no columns") + (", ..." if self.open else "")
 
@@ -157,7 +186,15 @@ def common(schemas: Iterable[Schema]) -> Schema:
         of = first.of if first.of == other.of else None
         in_turn = max(first.in_turn, other.in_turn)
         each = first.each if first.each == other.each else None
-        first = Schema(columns, first.words & other.words, first.open or other.open, of, in_turn, each, most)
+        if first.policies is not None or other.policies is not None:
+            if first.policies is None or other.policies is None or first.policies.keys() != other.policies.keys():
+                return UNKNOWN
+            policies = {name: common((schema, other.policies[name])) for name, schema in first.policies.items()}
+            first = Schema(in_turn=in_turn, policies=policies)
+            continue
+        policy = first.policy if first.policy == other.policy else None
+        words, any_open = first.words & other.words, first.open or other.open
+        first = Schema(columns, words, any_open, of, in_turn, each, most, policy=policy)
     return first
 
 
@@ -179,6 +216,9 @@ def schema_of(item: Any) -> Schema:
 
 def mismatches(item: Any, expected: Schema) -> list[str]:
     """Differences of an item from its schema, in words; [] if it fits. Free sizes must agree with each other."""
+    if expected.policies is not None and isinstance(item, Columns):
+        by_policy = [(name, part, expected.policies[str(name)]) for name, part in item.items()]
+        return [f"policy {name!r}: {each}" for name, part, schema in by_policy for each in mismatches(part, schema)]
     if not expected.columns:
         return []
     found, sizes, problems = schema_of(item).columns, dict[str, tuple[int | str, str]](), []

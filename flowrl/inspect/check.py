@@ -96,6 +96,12 @@ class _Examiner:
         if node.kind == "tap":
             return given[0]
         required = op.requires or ()
+        if required and given[0].policies is not None and not op.takes_policies:
+            self.problems.append(
+                f"{self.where(node)} takes the experience of one policy, but {self.where(self._before(node))} emits "
+                f"that of {' and '.join(map(repr, given[0].policies))}: put OfPolicy(NAME) before {node.name}"
+            )
+            return UNKNOWN
         missing: dict[str, list[str]] = {}
         for word in required:
             if not given[0].has(word):
@@ -125,7 +131,7 @@ class _Examiner:
 
     def _why_missing(self, node: Plan, word: str, given: Schema, required: Any) -> str:
         """The operator that drops the word, or never had it, and the remedy."""
-        before = node.inputs[0] if node.inputs else node
+        before = self._before(node)
         lost = self._lost(before, word)
         if lost is not None:
             text = f"which is lost in {self.where(lost)}"
@@ -139,6 +145,10 @@ class _Examiner:
             return f"{text}: {self.where(later[0])} provides it, put it before {node.name}"
         providers = sorted(kind.__name__ for kind in PROVIDERS if any(name in kind.provides for name in names))
         return f"{text}: put {' or '.join(providers)} before {node.name}" if providers else text
+
+    @staticmethod
+    def _before(node: Plan) -> Plan:
+        return node.inputs[0] if node.inputs else node
 
     def _lost(self, node: Plan, word: str) -> Plan | None:
         """The last operator up to this one whose input had the word; follows the used element of tuples."""
@@ -280,7 +290,7 @@ def _kind(store: Any, out_of: Any) -> str:
 
 
 def _brief(schema: Schema) -> str:
-    names = ", ".join([*sorted(schema.words - set(schema.columns)), *schema.columns])
+    names = ", ".join([*sorted(schema.words - set(schema.columns)), *schema.columns, *(schema.policies or ())])
     return names if len(names) <= WIDEST else f"{names[: names.rindex(',', 0, WIDEST)]} ..."
 
 

@@ -11,7 +11,7 @@ import attrs
 from flowrl.engine.graph import graph, paths, rebuilt
 from flowrl.engine.merge import Fork
 from flowrl.engine.operator import describe
-from flowrl.engine.schema import UNKNOWN, Schema, mismatches
+from flowrl.engine.schema import Schema, mismatches
 from flowrl.engine.stages import Stage
 from flowrl.errors import PlanError, SchemaError
 from flowrl.inspect.check import examine
@@ -93,7 +93,7 @@ def strict(plan: Plan) -> Plan:
             readers[by_id[id(upstream)]].append(by_id[id(node)])
     forks = {by_id[id(node)]: node.op for node in graph(plan) if isinstance(node.op, Fork)}
     for path, schema in schemas.items():
-        if schema != UNKNOWN and schema.columns:
+        if schema.columns or schema.policies:
             to = ", ".join(readers[path]) or "the end of the plan"
             plan = plan.tap(path, EdgeCheck(f"{path} -> {to}", schema), site="flowrl run --debug")
     for fork, op in forks.items():

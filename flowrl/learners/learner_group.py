@@ -20,7 +20,7 @@ from flowrl.engine.workers import InlineWorker, ThreadWorker, all_of, ask
 from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
 from flowrl.learners.all_reduce import rendezvous, results
 from flowrl.learners.learner import Learner, LearnerReport, TargetNetwork
-from flowrl.learners.training import APART, Required, Training, reported, required
+from flowrl.learners.training import APART, Required, Training, check_given, reported, required
 from flowrl.policies.protocols import HasTarget, check_alone
 
 log = logging.getLogger("flowrl")
@@ -146,6 +146,7 @@ class LearnerGroup:
         return self.workers.policy
 
     def schema(self, given: Schema) -> Schema:
+        check_given(self.workers, given)
         return reported(self.workers.policy, given).having("scalars", APART)
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.data.steps import real_rows, real_steps
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 
@@ -183,6 +184,25 @@ def required(policy: Any) -> Required:
     if policy.returns is not None:
         words["normalized_rewards"] = "its policy has normalize_rewards=True: put NormalizeRewards before it"
     return words
+
+
+def check_given(workers: Any, given: Schema) -> None:
+    """Refuse other experience than the policy of these workers learns from.
+
+    Raises: SchemaError: it is that of several policies; it is that of another one, and the loss is right only for
+        experience of its own.
+    """
+    name = WorkersContract(workers).name
+    if given.policies is not None:
+        raise SchemaError(
+            f"it trains one policy, but gets the experience of {' and '.join(map(repr, given.policies))}: put "
+            f"OfPolicy({name or 'NAME'!r}) before it"
+        )
+    if None not in (name, given.policy) and name != given.policy and "on_policy" in required(workers.policy):
+        raise SchemaError(
+            f"it trains the policy {name!r} on the experience of {given.policy!r}, but "
+            f"{type(workers.policy).__name__} learns from its own alone: put OfPolicy({name!r}) before it"
+        )
 
 
 def reported(policy: Any, given: Schema) -> Schema:

@@ -214,7 +214,9 @@ class GameWorker(RolloutWorker):
         return checked(completed(rows, env_id, self.index, player.policy))
 
     def _collected(self, batches: Mapping[str, Batch]) -> Batch | MultiAgentBatch:
-        return next(iter(batches.values())) if self._shared else MultiAgentBatch(batches, self._steps)
+        if self._shared:
+            return next(iter(batches.values()))
+        return MultiAgentBatch(batches, self._steps, frozenset(self._fragments))
 
     def _whole_games(self, episodes: int) -> dict[str, Batch]:
         if self.manager.t.any() or self._rows():

@@ -15,7 +15,7 @@ from flowrl.data.multi_agent import DEFAULT_POLICY, side_by_side
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.members import silent_ones
-from flowrl.engine.schema import UNKNOWN, Schema
+from flowrl.engine.schema import Schema
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
 from flowrl.envs import Environments
@@ -233,12 +233,13 @@ class WorkerSet(GameWorkers):
     def schema(self) -> Schema:
         """The schema of collected items, from the spaces and the policy's answer to an observation of zeros."""
         shapes = {key: shape_of(fill) for key, fill in fills_of(self.environments.info_keys).items()}
-        if len(self.parts) > 1:
-            return UNKNOWN  # a MultiAgentBatch
-        found = collected(self.policy, self._spaces[0], shapes)
+        found = {name: collected(part.policy, part._spaces[0], shapes) for name, part in self.parts.items()}
         if self.policy_map is not None:  # seats
-            return found.having(mask="bool[T, N]", agent="int64[T, N]")
-        return attrs.evolve(found, most={"N": self.layout.envs_per_group})
+            found = {name: each.having(mask="bool[T, N]", agent="int64[T, N]") for name, each in found.items()}
+        if len(found) > 1:  # a MultiAgentBatch
+            return Schema(policies=found)
+        (alone,) = found.values()
+        return alone if self.policy_map is not None else attrs.evolve(alone, most={"N": self.layout.envs_per_group})
 
     @property
     def resources(self) -> list[Any]:

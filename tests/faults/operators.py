@@ -16,6 +16,13 @@ SHARD_PLANS = "tests/operators/test_replay_shards.py::"
 
 FAULTS = [
     Fault(
+        "M13",
+        "flowrl/engine/schema.py",
+        "policy=name, in_turn=self.in_turn)",
+        "in_turn=self.in_turn)",
+        "tests/plans/test_two_trainers.py::test_who_learns_on_policy_is_given_no_rows_of_another_one",
+    ),
+    Fault(
         "B8",
         "operators/adders.py",
         'most={"B": (given.most["T"] + self.n - 1) * given.most["N"]}',

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -9,10 +11,26 @@ from typing import Any
 import pytest
 
 from flowrl import Plan
-from flowrl.data import Batch
+from flowrl.data import Batch, ReplayBuffer
+from flowrl.engine.operator import declare
 from flowrl.errors import ConfigError, PlanError, SchemaError
+from flowrl.inspect.check import examine
 from flowrl.learners import LearnerGroup
-from flowrl.operators import GAE, Concurrently, NStep, OfPolicy, ParallelRollouts, TrainOneStep, UpdateTargetNetwork
+from flowrl.operators import (
+    GAE,
+    ConcatBatches,
+    Concurrently,
+    NStep,
+    OfPolicy,
+    ParallelRollouts,
+    Replay,
+    ScaleRewards,
+    SelectExperiences,
+    StandardizeFields,
+    StoreToReplay,
+    TrainOneStep,
+    UpdateTargetNetwork,
+)
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same
@@ -87,6 +105,108 @@ def test_names_of_policies_are_checked_before_work_starts() -> None:
         TrainOneStep(workers, policies="ppo")
     with pytest.raises(SchemaError, match=r"pass its workers, TrainOneStep\(workers.of\(NAME\)\)"):
         TrainOneStep(workers, policies=["ppo"])(Batch(reward=[1.0]))
+
+
+def learned(steps: Plan, of: Any) -> Plan:
+    return steps.for_each(GAE(0.9, 0.8)).for_each(TrainOneStep(of))
+
+
+def replayed(steps: Plan, of: Any, *adders: Any) -> Plan:
+    buffer = ReplayBuffer(1000)
+    for adder in adders:
+        steps = steps.for_each(adder)
+    return Concurrently([steps.for_each(StoreToReplay(buffer)), Replay(buffer, 4).for_each(TrainOneStep(of))])
+
+
+#: Plans on the stream of PPO's and DQN's experience, with what the check says of them; "" of those that are right.
+STREAMS: dict[str, tuple[Callable[[Plan, WorkerSet], Plan], str]] = {
+    "each its own": (lambda _, of: both(of), ""),
+    "each its own, in learners of its own": (lambda _, of: both(of, "thread"), ""),
+    "by one operator": (lambda plan, of: plan.for_each(TrainOneStep(of, policies=["ppo", "dqn"])), ""),
+    "scaled and joined before": (
+        lambda plan, of: learned(
+            plan.for_each(ScaleRewards(0.1)).combine(ConcatBatches(64)).combine(OfPolicy("ppo")), of.of("ppo")
+        ),
+        "",
+    ),
+    "replayed to another one, off-policy": (
+        lambda plan, of: replayed(plan.combine(OfPolicy("ppo")), of.of("dqn"), NStep(1, 0.9)),
+        "",
+    ),
+    "a name that no policy has": (
+        lambda plan, of: learned(plan.combine(OfPolicy("pp")), of.of("ppo")),
+        r"^OfPolicy \(.*\): no policy 'pp': did you mean 'ppo'",
+    ),
+    "a name that is not selected": (
+        lambda plan, of: plan.for_each(SelectExperiences(["ppo"])).combine(OfPolicy("dqn")),
+        r"^OfPolicy \(.*\): no policy 'dqn'",
+    ),
+    "all to an operator for one": (
+        lambda plan, of: learned(plan, of.of("ppo")),
+        r"^GAE \(.*\) takes .* one policy, but ParallelRollouts \(.*'ppo' and 'dqn': put OfPolicy\(NAME\) before GAE",
+    ),
+    "all to a learner that says nothing": (
+        lambda plan, of: plan.for_each(declare(provides=("more",))(lambda item: item)).for_each(
+            TrainOneStep(of.of("dqn"))
+        ),
+        r"^TrainOneStep \(.*\) takes the experience of one policy",
+    ),
+    "the rows of a policy without values": (
+        lambda plan, of: learned(plan.combine(OfPolicy("dqn")), of.of("ppo")),
+        r"^GAE \(.*\) needs 'value', 'next_value', which is not in the output of OfPolicy",
+    ),
+    "what not all of them have": (
+        lambda plan, of: plan.for_each(StandardizeFields(["value"])),
+        r"^StandardizeFields \(.*\) needs 'value', .* \[ppo, dqn\]",
+    ),
+    "rows that one of several learners cannot learn from": (
+        lambda plan, of: plan.for_each(declare(schema=lambda given: given.without("logp"))(lambda item: item)).for_each(
+            TrainOneStep(of, policies=["dqn", "ppo"])
+        ),
+        r"^TrainOneStep \(.*\): policy 'ppo' needs 'logp', .*: collect with a policy that records it",
+    ),
+    "padded steps to a plain buffer": (
+        lambda plan, of: replayed(plan.combine(OfPolicy("dqn")), of.of("dqn")),
+        r"StoreToReplay \(.*\): its items have padded steps .* put NStep\(n=1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_of_several_policies_a_plan_is_checked_by_their_names(case: str) -> None:
+    """M13: before work starts; the operator is named, and the way out."""
+    make_plan, expected = STREAMS[case]
+    workers = workers_of_both()
+    found = examine(make_plan(ParallelRollouts(workers, steps=8), workers)).problems
+    if not expected:
+        assert found == []
+        return
+    assert re.search(expected, found[0]), found
+
+
+def test_who_learns_on_policy_is_given_no_rows_of_another_one() -> None:
+    """M13: not by a LearnerGroup either."""
+    make_ppo = partial(PPOPolicy, hidden=(8,), device="cpu", seed=1)
+    workers = WorkerSet("flowrl:two_cartpoles", policies={"left": make_ppo, "right": make_ppo}, envs_per_worker=2)
+    rollouts = ParallelRollouts(workers, steps=8)
+    examined = {name: examine(learned(rollouts.combine(OfPolicy(name)), workers.of("left"))) for name in workers.parts}
+    assert examined["left"].problems == []
+    (found,) = examined["right"].problems
+    assert found.endswith(
+        "it trains the policy 'left' on the experience of 'right', but PPOPolicy learns from its own alone: "
+        "put OfPolicy('left') before it"
+    )
+    trained = rollouts.combine(OfPolicy("right")).call(LearnerGroup(workers.of("left"), 1, "thread"), "train")
+    assert "on the experience of 'right'" in examine(trained).problems[0]
+
+
+def test_a_name_that_no_policy_has_fails_at_the_first_batch_if_nobody_checks() -> None:
+    """M13: instead of a run that waits for its rows for ever."""
+    with workers_of_both() as workers:
+        rollouts = ParallelRollouts(workers, steps=2)
+        for plan in (rollouts.combine(OfPolicy("pp")), rollouts.for_each(SelectExperiences(["pp"]))):
+            with plan.run(seed=0) as run, pytest.raises(SchemaError, match="no policy 'pp': did you mean 'ppo'"):
+                next(run)
 
 
 @pytest.mark.slow

@@ -18,6 +18,8 @@ from flowrl.saved import Saved, all_or_nothing, random_generator
 
 SAVED = "the saved buffer"
 """The name of a store's state in errors."""
+PADDED = "which would be drawn like any other: put NStep(n=1, gamma=...) before the buffer, it drops them"
+"""Why a plain buffer refuses steps with mask 0, and the way out."""
 
 
 class Seeds(Protocol):
@@ -43,6 +45,8 @@ class Store(abc.ABC):
     """Columns of samples whose means a run reports."""
     in_order = False
     """Whether fragments of a worker must be consecutive, without fragments of other workers in between."""
+    takes_padding = True
+    """Whether items may have steps with mask 0."""
     streams = 1
     """The number of workers whose fragments are kept apart."""
     by_priority = False

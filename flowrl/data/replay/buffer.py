@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from flowrl.data.batch import Batch
-from flowrl.data.replay.base import SAVED, Store
+from flowrl.data.replay.base import PADDED, SAVED, Store
 from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.frame_stack import newest_frames, stacked_schema
 from flowrl.data.replay.pool import Pool
@@ -31,6 +31,7 @@ class Foretold(Store):
     """The schema of a replay buffer's samples, for `plan.check()`; buffers with other samples override it."""
 
     requires: tuple[str, ...] = ("experience",)
+    takes_padding = False
     n_step: int
     track_uses: bool
     frame_stack: int
@@ -245,10 +246,7 @@ class ReplayBuffer(Foretold):
         if self.limiter is not None:
             self.limiter.check_insert(self._rings.rows(batch))
         if "mask" in batch and not np.all(batch["mask"]):
-            raise SchemaError(
-                "the batch has padded steps (mask 0), which would be drawn like any other: "
-                "put NStep(n=1, gamma=...) before the buffer, it drops them"
-            )
+            raise SchemaError(f"the batch has padded steps (mask 0), {PADDED}")
         if self.newest_frame_only and not batch.is_empty:
             batch = newest_frames(batch, self.frame_stack)
         with self._lock:

@@ -192,6 +192,7 @@ class SpanReplayBuffer(ReplayBuffer):
     """
 
     requires = ("experience", "fragments", *ENDS)
+    takes_padding = True
     span = "spans"
     _picks = True
     _rings: SegmentStorage

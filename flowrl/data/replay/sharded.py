@@ -106,7 +106,7 @@ class ReplayActors(Store):
             max_restarts=max_restarts,
             worker_timeout=worker_timeout,
         )
-        self.requires, self.tracked = like.requires, like.tracked
+        self.requires, self.tracked, self.takes_padding = like.requires, like.tracked, like.takes_padding
         self.in_order, self.by_priority, self.streams = like.in_order, like.by_priority, num_shards
         self._books = [ShardRecord(number) for number in range(num_shards)]
         self._numbers = num_shards  # numbers used so far
