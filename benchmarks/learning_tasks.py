@@ -96,12 +96,15 @@ POSITIONS = "flowrl.envs.cartpole:without_velocities"
 MEMORY = "--set normalize_obs=true"
 
 #: Corridors whose reward is two walks away, or whose first observation alone tells where it is; and a memory for that.
+#: A walk from end to end takes 80 steps and more.
 KEY, CUE = "flowrl.envs.corridor:key_corridor", "flowrl.envs.corridor:cue_corridor"
+FAR = "--env-arg length=40"
+LEVELS = f"{FAR} --set interval=100"
 GRU = '{"recurrent":"gru","memory_size":16,"sequence_length":16}'
 #: Of PPO for them: what each part of a hierarchy has, in networks with no fewer weights than both parts have.
 FLAT = (
-    "--set hidden=[96,96] --set fragment_steps=128 --set train_batch_size=1024 --set minibatch_size=128 "
-    "--set num_sgd_iter=10 --set gamma=0.99 --set lam=0.95 --set clip_end=null --set entropy_coef=0.01"
+    f"{FAR} --set hidden=[96,96] --set fragment_steps=128 --set train_batch_size=1024 --set minibatch_size=128 "
+    "--set num_sgd_iter=10 --set gamma=0.99 --set lam=0.95 --set clip_end=null --set entropy_coef=0.05"
 )
 
 #: Small networks, for small data.
@@ -203,11 +206,11 @@ TASKS = {
     ),
     "rnd-minigrid": Task("rnd_ppo", 0.95, 40_000, GRID, CURIOUS_IN_GRID, "solved (DI-engine)", extra="minigrid"),
     "ppo-minigrid": Task("ppo", 0.95, 40_000, GRID, IN_GRID, extra="minigrid"),
-    # A manager and a worker; without them nobody finds the key, or remembers the cue.
-    "hierarchy-key": Task("hierarchy", 0.9, 80_000, KEY, NUMPY, share=0.8),
-    "ppo-key": Task("ppo", 0.9, 80_000, KEY, f"{FLAT} {NUMPY}", control=True),
-    "hierarchy-cue": Task("hierarchy", 0.9, 50_000, CUE, f"--set manager={GRU}", share=0.8),
-    "ppo-cue": Task("ppo", 0.9, 50_000, CUE, f"{FLAT} --set recurrent=gru --set memory_size=16", control=True),
+    # A manager and a worker; without them nobody brings the key to the door, or remembers the cue.
+    "hierarchy-key": Task("hierarchy", 0.9, 100_000, KEY, f"{LEVELS} {NUMPY}", share=0.8),
+    "ppo-key": Task("ppo", 0.9, 100_000, KEY, f"{FLAT} {NUMPY}", control=True),
+    "hierarchy-cue": Task("hierarchy", 0.9, 60_000, CUE, f"{LEVELS} --set manager={GRU}", share=0.8),
+    "ppo-cue": Task("ppo", 0.9, 60_000, CUE, f"{FLAT} --set recurrent=gru --set memory_size=16", control=True),
     # From ten recorded episodes, without the environment's reward.
     "gail-cartpole": Task("gail_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
     "airl-cartpole": Task("airl_ppo", 475, 150_000, settings=NUMPY, demonstrations=10),
