@@ -7,7 +7,8 @@ the task says so, if such a share of the seeds does. Settings were chosen with t
 --seeds 10` are fresh ones. Tasks that end in "-2-workers" sample in two processes on Ray.
 
 A task with a peer has no return to reach but the peer's, which learns with the same settings and seeds in the same run.
-Both use up the budget, and are judged by the policies that they end with.
+Both use up the budget, and are judged by the policies that they end with. So is a task of an equilibrium: its return is
+minus the NashConv of these policies, or of the average policy of past selves in self-play.
 
 With --keep, seeds that have ended are not run again, and those that were interrupted go on.
 
@@ -38,6 +39,7 @@ from learning_tasks import EXPERTS, TASKS, Task
 
 import flowrl
 from flowrl.cli.statistics import interquartile_mean, interval
+from flowrl.rollout import NashConv, nash_conv
 from flowrl.trainer.progress import score_text
 
 #: Where environments of the tasks are found.
@@ -45,7 +47,7 @@ HERE = str(Path(__file__).parent)
 #: Outcomes of a run that is not to go on.
 ENDED = ("goal", "budget", "done")
 #: The module that tells whether an extra is installed.
-MODULES = {"box2d": "Box2D", "mujoco": "mujoco", "minigrid": "minigrid"}
+MODULES = {"box2d": "Box2D", "mujoco": "mujoco", "minigrid": "minigrid", "openspiel": "pyspiel"}
 #: Seconds after which a seed is given up; with --keep it goes on the next time.
 DEADLINE = 4 * 3600
 #: Seeds that run at a time make demonstrations once.
@@ -58,14 +60,14 @@ class Outcome(NamedTuple):
     """What one seed came to."""
 
     seed: int
-    score: float  #: mean return of 100 episodes on fresh seeds
+    score: float  #: mean return of 100 episodes on fresh seeds, or minus the NashConv
     env_steps: int
     seconds: float
 
 
 def options_of(task: Task) -> list[str]:
     """What `flowrl run` is given, but for seed and directory."""
-    goals = [] if task.peer else [f"{agent}={task.goal}" for agent in task.agents] or [f"{task.goal}"]
+    goals = [] if task.peer or task.nash_conv else [f"{agent}={task.goal}" for agent in task.agents] or [f"{task.goal}"]
     stop = [*(word for goal in goals for word in ("--stop-return", goal)), "--stop-steps", f"{task.budget}"]
     return [task.plan, "--env", task.env, *task.settings.split(), *stop]
 
@@ -83,12 +85,23 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
             raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
     summary = json.loads((out / "summary.json").read_text())
     score = summary["confirmed_return"]
-    if summary["outcome"] != "goal":
+    if task.nash_conv:
+        score = -nash_conv_of(out, task).total
+    elif summary["outcome"] != "goal":
         trained = flowrl.load(out, last=bool(task.peer), trusted=True)
         score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
     last = summary["last"]
     steps = last["env_steps" if "env_steps" in last else "updates"]  # there are none without an environment
     return Outcome(seed, score, steps, summary["seconds"] + summary["eval_seconds"])
+
+
+def nash_conv_of(out: Path, task: Task) -> NashConv:
+    """That of the policies at the end of a run, or of the average of past selves."""
+    if task.plan != "self_play":
+        return nash_conv(flowrl.load(out, last=True, trusted=True).players, task.env)
+    with flowrl.resume(out) as trainer:
+        league = trainer.workers.league
+        return nash_conv([league.policies[past.policy] for past in league.pool("*")], task.env)
 
 
 def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:

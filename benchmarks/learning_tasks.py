@@ -25,6 +25,7 @@ class Task(NamedTuple):
     control: bool = False  #: nobody is expected to learn it: it shows what a setting of another task is for
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
     agents: tuple[str, ...] = ()  #: of a game: each must come to the goal; the return is that of all together
+    nash_conv: bool = False  #: the return is minus the NashConv at the end, of the average of past selves if there are
 
     @property
     def least(self) -> float:
@@ -106,6 +107,26 @@ FLAT = (
     f"{FAR} --set hidden=[96,96] --set fragment_steps=128 --set train_batch_size=1024 --set minibatch_size=128 "
     "--set num_sgd_iter=10 --set gamma=0.99 --set lam=0.95 --set clip_end=null --set entropy_coef=0.05"
 )
+#: Of PPO for equilibria of zero-sum games: a penalty of fixed weight on the KL divergence, and an entropy bonus.
+TOWARD_EQUILIBRIUM = "--set kl_target=null --set standardize=false --set clip_end=null --set gamma=1 --set eval_every=0"
+#: One policy that plays itself alone. Its past selves do not play: the average of the newest is judged.
+POKER = (
+    f"{TOWARD_EQUILIBRIUM} --envs 128 --set self_play=1 --set fragment_steps=8 --set minibatch_size=1024 "
+    "--set hidden=[64,64] --set learning_rate_end=null --set entropy_coef_end=null "
+    f"{NUMPY}"
+)
+PENNIES = (
+    f"{TOWARD_EQUILIBRIUM} --envs 64 --set fragment_steps=4 --set minibatch_size=256 --set num_sgd_iter=10 "
+    f'--set hidden=[16] --set agents={{"player_0":"even","player_1":"odd"}} {NUMPY}'
+)
+KUHN = (
+    f"{POKER} --set kl_coef=3 --set clip=1 --set entropy_coef=0.07 --set learning_rate=5e-3 --set num_sgd_iter=16 "
+    "--set snapshot_every=2000 --set pool_size=85"
+)
+LEDUC = (
+    f"{POKER} --set kl_coef=5 --set entropy_coef=0.2 --set learning_rate=3e-3 "
+    "--set snapshot_every=4000 --set pool_size=56"
+)
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
@@ -145,6 +166,22 @@ TASKS = {
     },
     # The return is that of both agents, who get 8 each at best.
     **{f"{plan}-two-step": Task(plan, 16, 20_000, "flowrl:two_step", NUMPY) for plan in ("mappo", "masac")},
+    # Agents begin near the equilibrium, which they leave without penalty and entropy.
+    "ippo-pennies": Task(
+        *("ippo", -0.1, 50_000, "openspiel:matrix_mp", f"{PENNIES} --set kl_coef=10 --set entropy_coef=0.2"),
+        extra="openspiel",
+        nash_conv=True,
+    ),
+    "ippo-pennies-free": Task(
+        "ippo", -0.1, 50_000, "openspiel:matrix_mp", PENNIES, extra="openspiel", nash_conv=True, control=True
+    ),
+    # Uniform play has a NashConv of 0.917 in Kuhn poker, and of 4.747 in Leduc poker.
+    "self_play-kuhn": Task(
+        "self_play", -0.05, 260_000, "openspiel:kuhn_poker", KUHN, extra="openspiel", nash_conv=True
+    ),
+    "self_play-leduc": Task(
+        "self_play", -1.0, 300_000, "openspiel:leduc_poker", LEDUC, extra="openspiel", nash_conv=True
+    ),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),

@@ -328,15 +328,18 @@ class NStepReplay(ReplaySettings, PrioritySettings, Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class KLPenalty(Option):
-    """An adaptive penalty on the KL divergence from the policy that acted."""
+    """A penalty on the KL divergence from the policy that acted: adaptive, or of a fixed weight."""
 
-    kl_coef: float = setting(0.0, "initial weight of the KL penalty, which then adapts to reach kl_target; 0: none")
-    kl_target: float = positive(0.01, "KL divergence that the adaptive penalty aims at")
+    kl_coef: float = setting(0.0, "weight of the KL penalty at the start; 0: none")
+    kl_target: float | None = positive(
+        0.01, "KL divergence per batch that the weight of the penalty adapts to; None: the weight is fixed"
+    )
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
-        """See `Option.edit`."""
-        if self.kl_coef and not has(plan, UpdateKL):
-            plan = plan.insert_before("Report", UpdateKL(workers, target=self.kl_target))
+        """See `Option.edit`: the weight of each policy that learns adapts by itself."""
+        if self.kl_coef and self.kl_target is not None and not has(plan, UpdateKL):
+            for path in named(plan, "TrainOneStep"):
+                plan = plan.insert_after(path, UpdateKL(select(plan, path).op.workers, target=self.kl_target))
         return plan
 
 

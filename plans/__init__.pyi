@@ -174,7 +174,7 @@ class _AIRLPPO(_Settings, total=False):
     hidden: Sequence[int]
     imitation_weight: float
     kl_coef: float
-    kl_target: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -229,7 +229,7 @@ class _APPO(_Settings, total=False):
     hidden: Sequence[int]
     in_flight: int
     kl_coef: float
-    kl_target: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -605,7 +605,7 @@ class _GAILPPO(_Settings, total=False):
     hidden: Sequence[int]
     imitation_weight: float
     kl_coef: float
-    kl_target: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -781,7 +781,7 @@ class _ICMPPO(_Settings, total=False):
     hidden: Sequence[int]
     intrinsic_weight: float
     kl_coef: float
-    kl_target: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -880,6 +880,8 @@ class _IPPO(_Settings, total=False):
     gamma: float
     grad_clip: float | None
     hidden: Sequence[int]
+    kl_coef: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -1006,6 +1008,8 @@ class _MAPPO(_Settings, total=False):
     gamma: float
     grad_clip: float | None
     hidden: Sequence[int]
+    kl_coef: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -1124,7 +1128,7 @@ class _PPO(_Settings, total=False):
     grad_clip: float | None
     hidden: Sequence[int]
     kl_coef: float
-    kl_target: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -1445,7 +1449,7 @@ class _RNDPPO(_Settings, total=False):
     hidden: Sequence[int]
     intrinsic_weight: float
     kl_coef: float
-    kl_target: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -1667,6 +1671,8 @@ class _SelfPlay(_Settings, total=False):
     gamma: float
     grad_clip: float | None
     hidden: Sequence[int]
+    kl_coef: float
+    kl_target: float | None
     lam: float
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None

@@ -17,7 +17,7 @@ from flowrl.operators import (
     StandardMetricsReporting,
     TrainOneStep,
 )
-from flowrl.operators.options import EarlyStoppingSettings, FrozenSettings, NormalizedRollouts
+from flowrl.operators.options import EarlyStoppingSettings, FrozenSettings, KLPenalty, NormalizedRollouts
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import NumberOrSchedule
@@ -38,7 +38,7 @@ class PPOSettings(PPOPolicy.Settings, NormalizedRollouts, EarlyStoppingSettings,
 
 
 @attrs.define(kw_only=True)
-class Config(PPOSettings, FrozenSettings):
+class Config(PPOSettings, KLPenalty, FrozenSettings):
     """Two agents that have nothing to do with each other."""
 
     env: str = "flowrl:two_cartpoles"

@@ -16,7 +16,7 @@ from flowrl.operators import (
     StandardMetricsReporting,
     TrainOneStep,
 )
-from flowrl.operators.options import EarlyStoppingSettings, PoolSettings
+from flowrl.operators.options import EarlyStoppingSettings, KLPenalty, PoolSettings
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
@@ -30,7 +30,7 @@ policy = PPOPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(PPOPolicy.Settings, PoolSettings, EarlyStoppingSettings, ActingConfig):
+class Config(PPOPolicy.Settings, KLPenalty, PoolSettings, EarlyStoppingSettings, ActingConfig):
     """Defaults that learn tic-tac-toe within 500 000 env steps."""
 
     self_play: float = fraction(0.5, "share of matches that the learner plays against itself")

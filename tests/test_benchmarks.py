@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+import flowrl
 from flowrl.plans import apex_dqn
+from flowrl.rollout import nash_conv
 from flowrl.trainer.plan_file import builtin_plans
+from flowrl.trainer.progress import score_text
 from tests.forked import PIPE, Python
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +73,16 @@ def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     assert first == again, "with its seconds"
     assert re.fullmatch(r" +0 +-\d{3},\d{3}\.\d +2,048 +[\d.]+  below the goal", first)
     assert "| task" not in printed("learning.py", *options, "3000", code=1), "seeds of another budget are not mixed in"
+
+
+@pytest.mark.needs("open_spiel")
+def test_an_equilibrium_is_judged_by_the_last_policies(tmp_path: Path) -> None:
+    """By minus their NashConv: returns of a zero-sum game tell nothing."""
+    text = printed("learning.py", "ippo-pennies", "--keep", str(tmp_path), "--budget", "512", "--seeds", "1")
+    trained = flowrl.load(tmp_path / "ippo-pennies" / "seed-0", last=True)
+    score = score_text(-nash_conv(trained.players, "openspiel:matrix_mp").total)
+    assert score != "0.000"
+    assert re.search(rf"^ +0 +{score} +512 ", text, re.MULTILINE), text
 
 
 def ended(folder: Path, returns: list[float]) -> None:

@@ -29,6 +29,15 @@ PROMPT = "(flowrl) "
 
 #: Pages that learn for seconds.
 LONG = ("dqfd.md", "offline.md", "python.md", "r2d3.md", "rbc.md", "sac.md", "sacfd.md", "sqil.md", "tune.md")
+#: Pages with a package that is not installed for development.
+NEEDY = {"equilibria.md": "open_spiel"}
+
+
+def _marks(page):
+    """When what a page says is run."""
+    if page.name in NEEDY:
+        return pytest.mark.needs(NEEDY[page.name])
+    return pytest.mark.slow if page.name in LONG else ()
 
 
 @pytest.fixture
@@ -45,7 +54,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.slow if page.name in LONG else ()) for page in PAGES],
+    [pytest.param(page, marks=_marks(page)) for page in PAGES],
     ids=lambda page: page.name,
 )
 def test_a_page_does_what_it_says(page, capsys):

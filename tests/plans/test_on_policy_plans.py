@@ -55,6 +55,19 @@ def test_a_part_with_a_memory_acts_in_torch() -> None:
     assert results[-1]["updates/manager"]
 
 
+@pytest.mark.parametrize(("name", "learners"), [("ppo", [""]), ("self_play", [""]), ("ippo", ["/left", "/right"])])
+def test_the_weight_of_the_penalty_adapts_for_each_policy_or_is_fixed(name: str, learners: list[str]) -> None:
+    """G5: it is halved while the divergence is below half of `kl_target`, and stays without one."""
+    adapted, _ = final(name, 4, kl_coef=4.0, kl_target=1e6)
+    for of in learners:
+        weights_of = [result[f"kl_coef{of}"] for result in adapted if f"kl_coef{of}" in result]
+        assert weights_of[:3] == [2.0, 1.0, 0.5]
+    (begun, *_, ended), _ = final(name, 4, kl_coef=400.0, kl_target=None)
+    (free, *_), _ = final(name, 4)
+    assert not any("kl_coef" in key for key in {**begun, **ended})
+    assert 0 < begun[f"kl{learners[0]}"] < free[f"kl{learners[0]}"]
+
+
 def test_microbatches_give_the_step_of_the_whole_batch() -> None:
     """F13: as many updates of as many rows, and the same weights up to rounding."""
     results, whole = final("a2c", 5)
