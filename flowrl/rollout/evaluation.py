@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import gymnasium
 import numpy as np
 
 from flowrl.data.multi_agent import DEFAULT_POLICY
@@ -30,12 +31,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Goal = float | Mapping[str, float]
 """A mean return to reach; of a game, that of all agents together, or those of agents by name."""
 
+PolicyMaker = Callable[[gymnasium.Space[Any], gymnasium.Space[Any]], Any]
+"""What makes a policy for an observation and an action space, such as its class."""
+
 #: Default number of steps after which an evaluation cuts an episode.
 MAX_STEPS = 10_000
 
 
 def evaluate(
-    policy: Policy | Mapping[str, Policy],
+    policy: Policy | PolicyMaker | Mapping[str, Policy | PolicyMaker],
     env: Any,
     *,
     episodes: int,
@@ -63,6 +67,8 @@ def evaluate(
     It counts with the return so far and is marked `cut`; its environment plays no further episodes, so there are fewer
     in total. An episode that a fault cuts does not count: it is played again.
 
+    `policy` may also be what makes one for an observation and an action space, such as `RandomPolicy`.
+
     In a game of several agents the policy plays all of them; or several policies, by name, of which `agents` says who
     plays whom (see `flowrl.rollout.policy_map`). An episode is then one of the game, followed by those of its agents.
 
@@ -84,7 +90,8 @@ def evaluate(
         else:
             env_seed, noise_seed = split_seed(seed)
             manager.launch(env_seed)
-            actor = Actor(manager, policy.eval_mode, noise_seed)
+            alone = made(policy, manager.observation_space, manager.action_space)
+            actor = Actor(manager, alone.eval_mode, noise_seed)
 
         def missed(counted: list[Episode]) -> bool:
             return goal is not None and not reaches(goal, [*counted, *_of_agents(of_agents, counted)])
@@ -96,6 +103,11 @@ def evaluate(
             *(environments, cut, len(played), max_steps),
         )
     return [*played, *_of_agents(of_agents, played)]
+
+
+def made(policy: Any, *spaces: gymnasium.Space[Any]) -> Any:
+    """A policy, or the one that a `PolicyMaker` makes."""
+    return policy(*spaces) if callable(policy) else policy
 
 
 def _of_agents(episodes: Sequence[Episode], games: Sequence[Episode]) -> list[Episode]:
@@ -111,7 +123,7 @@ class _InGames:
         self,
         manager: Manager,
         environments: Environments,
-        policies: Mapping[str, Policy],
+        policies: Mapping[str, Policy | PolicyMaker],
         agents: Agents | None,
         seed: int,
         episodes: list[Episode],
@@ -124,7 +136,8 @@ class _InGames:
         self._games, self._episodes = GameManager(manager, self._policy_map.seating), episodes
         env_seed, noise_seed = split_seed(seed)
         self._games.launch(env_seed)
-        self._players = Players(self._games, policies, self._policy_map, lambda policy: policy.eval_mode, noise_seed)
+        named = {name: made(policy, *self._policy_map.spaces_of(name)) for name, policy in policies.items()}
+        self._players = Players(self._games, named, self._policy_map, lambda policy: policy.eval_mode, noise_seed)
 
     @property
     def steps(self) -> Array:

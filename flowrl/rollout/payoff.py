@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,11 +16,11 @@ from flowrl.envs.spaces import are_alike, dict_form
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.policies.scripted import FixedPolicy
-from flowrl.rollout.evaluation import MAX_STEPS, evaluate
+from flowrl.rollout.evaluation import MAX_STEPS, PolicyMaker, evaluate, made
 
 Space = gymnasium.Space[Any]
 
-Player = Policy | FixedPolicy | Mapping[str, Any] | Callable[[Space, Space], Any]
+Player = Policy | FixedPolicy | Mapping[str, Any] | PolicyMaker
 """A policy that plays any agent; policies by agent; or what makes one for an observation and an action space."""
 
 #: The share of intervals that hold the true mean.
@@ -159,11 +159,9 @@ def seated(name: str, player: Player, agent: str, *spaces: Space) -> Any:
         if agent not in player:
             raise ConfigError(f"player {name!r} has no policy for agent {agent!r}, but for {', '.join(player)}")
         found = player[agent]
-    elif not callable(player):
-        found = player
     else:
         try:
-            found = player(*spaces)
+            found = made(player, *spaces)
         except ConfigError as error:
             raise ConfigError(f"player {name!r} as agent {agent!r}: {error}") from None
     own = found.observation_space, found.action_space

@@ -207,6 +207,8 @@ class Trainer:
                 setattr(cls, name, staticmethod(function))
         if "Config" in vars(cls):
             _check_config(cls.Config)
+        if isinstance(named := vars(cls).get("policies"), Mapping):
+            cls.policies = classmethod(lambda _, config: _of_one_config(named, config))  # type: ignore[assignment]
         _document(cls)
 
     def __repr__(self) -> str:
@@ -225,13 +227,13 @@ class Trainer:
     def policies(cls, config: Any) -> dict[str, tuple[Any, Any]]:
         """In a game: the policies by name, each as what `policy` may be, and the configuration that it is made by.
 
-        By default those that `config.agents` names, all made by `policy`, each from a seed of its own.
+        By default those that `config.agents` names, all made by `policy`, each from a seed of its own. A subclass whose
+        policies have one configuration may set a dictionary instead: `policies = {"ppo": PPOPolicy.configured, ...}`.
         """
         names = config.policy_names
         if len(names) < 2:
             return {DEFAULT_POLICY: (cls.policy, config)}
-        seeds = SeedTree(config.seed)
-        return {name: (cls.policy, attrs.evolve(config, seed=seeds.integer(f"policy/{name}"))) for name in names}
+        return _of_one_config(dict.fromkeys(names, cls.policy), config)
 
     @classmethod
     def league(cls, config: Any) -> League | None:
@@ -785,6 +787,12 @@ def named(env: Any) -> dict[str, Any]:
     if hasattr(env, "num_envs"):
         return {"env": type(env).__name__, "envs_per_worker": env.num_envs}
     return {"env": path_of(env)}
+
+
+def _of_one_config(makes: Mapping[str, Any], config: Any) -> dict[str, tuple[Any, Any]]:
+    """What makes each of several policies, and its configuration: that of the run, with a seed of its own."""
+    seeds = SeedTree(config.seed)
+    return {name: (make, attrs.evolve(config, seed=seeds.integer(f"policy/{name}"))) for name, make in makes.items()}
 
 
 def _agents(config: Configuration, policies: Collection[str]) -> Agents:

@@ -42,7 +42,7 @@ def test_the_games_are_those_of_evaluate_from_one_seed() -> None:
     assert table.mean("a", "a") == (0, 0)
     spaces = _spaces("flowrl:tic_tac_toe")
     made = {name: make(*spaces) for name, make in players.items()}
-    sides = {"x": made["a"], "o": made["b"]}
+    sides = {"x": players["a"], "o": made["b"]}  # what makes a policy, and a policy
     played = evaluate(sides, "flowrl:tic_tac_toe", episodes=6, seed=3, num_envs=2, agents={"x": "x", "o": "o"})
     assert table.returns[0, 1, :, 0].tolist() == [each.return_ for each in played if each.agent == "x"]
 

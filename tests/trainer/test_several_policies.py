@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -135,6 +135,18 @@ def test_policies_of_one_configuration_begin_apart_and_learn_from_their_own_agen
         result = apart.train(until={"env_steps": 80})
         assert {"loss/a", "loss/b", "updates/a", "updates/b", "episode_return/left"} <= result.keys()
         assert shared.train(until={"env_steps": 60})["updates"] > 0
+
+
+class Named(IPPO):
+    """With its policies as a dictionary."""
+
+    policies: ClassVar[Any] = {"a": IPPO.policy, "b": IPPO.policy}
+
+
+def test_policies_may_be_a_dictionary() -> None:
+    """Of what makes each from the run's configuration; the same as where `agents` alone names them."""
+    with Named(config={**SMALL["ippo"], "agents": APART}) as named, small(agents=APART) as by_agents:
+        assert same(named.workers.policy.weights(), by_agents.workers.policy.weights())
 
 
 def test_a_run_of_several_policies_is_resumed_bit_for_bit(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from flowrl.cli.doctor.report import Finding, Level
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs import Manager, VectorEnvManager
 from flowrl.envs.adapters.gym import ClassicEnv
+from flowrl.envs.games.seats import SUCCESS, TABLE
 from flowrl.envs.masks import UNASKED, ActionsOfMany, unasked_mask
 from flowrl.envs.spaces import checked_row, dict_form, find_unusable, fits, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
@@ -64,7 +65,7 @@ def values(probe: Probe, env: Env) -> Findings:
     if not reported - {"mask"}:
         yield ok("values", f"{steps} steps in {len(ended) + 1} episodes: all values fit the spaces")
     limits = [layer._max_episode_steps for layer in layers(env) if isinstance(layer, TimeLimit)]
-    yield from _endings(ended, steps, min(limits, default=None))
+    yield from _endings(ended, steps, min(limits, default=None), isinstance(env.action_space, ActionsOfMany))
 
 
 Flaw = tuple[str, Level, str]
@@ -110,7 +111,7 @@ def _observation(row: Any, space: Any, what: str) -> Iterator[Flaw]:
         yield f"bounds: {what}", "problem", f"the {what} is {numbers}, which is not in its space {space}"
 
 
-def _endings(ended: list[Step], steps: int, limit: int | None) -> Findings:
+def _endings(ended: list[Step], steps: int, limit: int | None, game: bool) -> Findings:
     known = f"its time limit is {limit} steps" if limit else "it has no TimeLimit of gymnasium's"
     if not ended:
         way_out = "" if limit else ": evaluation would wait long for an end; the wrapper TimeLimit(1000) sets one"
@@ -123,10 +124,16 @@ def _endings(ended: list[Step], steps: int, limit: int | None) -> Findings:
     if terminated == len(ended) > 2 and 1 < least == most:
         text = f"every episode terminated after exactly {least} steps: if that is a time limit, step must return "
         yield note("endings", f"{text}truncated instead, so that the value of the last state counts")
-    if say := sum(isinstance(step.info, dict) and "is_success" in step.info for step in ended):
+    if say := sum(_says_success(step, game) for step in ended):
         yield ok("success", f"{say} of {len(ended)} episodes say whether they succeeded: win rates are known")
     else:
         yield ok("success", "info has no is_success at an episode's end: no win rates")
+
+
+def _says_success(step: Step, game: bool) -> bool:
+    """Whether an episode's end says if it was a success, that of a game for any of its agents."""
+    told = isinstance(step.info, dict) and "is_success" in step.info
+    return told or (game and bool((step.obs[TABLE][:, SUCCESS] >= 0).any()))
 
 
 def determinism(probe: Probe, env: Env) -> Findings:

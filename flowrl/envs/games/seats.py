@@ -460,7 +460,7 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
 def check_ends(game: Game, turn: Turn) -> None:
     """Raises: SchemaError if a turn does not list the names of those whose episode ends."""
     for name, agents in (("terminated", turn.terminated), ("truncated", turn.truncated)):
-        if isinstance(agents, Mapping | str):
+        if isinstance(agents, Mapping | str) or not isinstance(agents, Collection):
             raise SchemaError(f"{game}: {name} is a {type(agents).__name__}, expected the names of those who end now")
 
 

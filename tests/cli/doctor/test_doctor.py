@@ -151,6 +151,11 @@ def test_success_is_optional() -> None:
     assert texts == ["info has no is_success at an episode's end: no win rates"]
 
 
+def test_of_a_game_its_agents_say_whether_they_won() -> None:
+    (told,) = [finding.text for finding in examined("flowrl:tic_tac_toe").findings if finding.about == "success"]
+    assert told.endswith("episodes say whether they succeeded: win rates are known")
+
+
 def test_gymnasium_s_checker_is_heard() -> None:
     found = diagnose("CartPole-v1", steps=50)
     assert "check_env" in about(found, "note")

@@ -259,6 +259,7 @@ HERE = {"bob": NOTHING}
         ([HERE, Turn(HERE, {"bob": np.nan})], "agent 'bob': the reward is nan"),
         ([HERE, Turn(HERE, terminated=["zoe"])], "an end for agent 'zoe'"),
         ([HERE, Turn(HERE, terminated={"bob": False})], "terminated is a dict, expected the names of those who end"),
+        ([HERE, Turn(HERE, truncated=True)], "truncated is a bool, expected the names of those who end"),  # type: ignore[arg-type]
         (
             [HERE, Turn(HERE, terminated=["ann"]), Turn({**HERE, "ann": observation("ann", 0)})],
             r"agent 'ann' has ended, but has an observation to act from",
