@@ -177,7 +177,7 @@ TASKS = {
     ),
     # Uniform play has a NashConv of 0.917 in Kuhn poker, and of 4.747 in Leduc poker.
     "self_play-kuhn": Task(
-        "self_play", -0.05, 260_000, "openspiel:kuhn_poker", KUHN, extra="openspiel", nash_conv=True
+        "self_play", -0.05, 300_000, "openspiel:kuhn_poker", KUHN, extra="openspiel", nash_conv=True
     ),
     "self_play-leduc": Task(
         "self_play", -1.0, 300_000, "openspiel:leduc_poker", LEDUC, extra="openspiel", nash_conv=True
