@@ -108,9 +108,8 @@ FAULTS = [
     Fault(
         "M3",
         "flowrl/data/multi_agent.py",
-        "return attrs.evolve(self, batches={name: self[name] for name in policy_ids if name in self})",
-        "mine = {name: self[name] for name in policy_ids if name in self}\n"
-        "        return MultiAgentBatch(mine, env_steps=sum(batch.rows for batch in mine.values()))",
+        "for name in named if name in self}, self.env_steps, everyone)",
+        "for name in named if name in self}, None, everyone)",
         "tests/data/test_multi_agent.py::test_selecting_keeps_the_env_steps",
     ),
     Fault(

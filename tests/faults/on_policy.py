@@ -72,8 +72,7 @@ FAULTS = [
         "operators/options.py",
         'for path in named(plan, "TrainOneStep"):\n                plan = plan.insert_after(path, UpdateKL',
         'for path in named(plan, "TrainOneStep")[:1]:\n                plan = plan.insert_after(path, UpdateKL',
-        "tests/plans/test_on_policy_plans.py::"
-        "test_the_weight_of_the_penalty_adapts_for_each_policy_or_is_fixed[ippo-learners2]",
+        "tests/plans/test_on_policy_plans.py::test_the_weight_of_the_penalty_adapts_for_each_policy_or_is_fixed",
     ),
     Fault(
         "G5",

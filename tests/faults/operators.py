@@ -253,8 +253,8 @@ FAULTS = [
     Fault(
         "O1",
         "operators/replay.py",
-        "        check_raw(given)\n        if self.buffer.in_order",
-        "        if self.buffer.in_order",
+        '        check_raw(given)\n        if "mask"',
+        '        if "mask"',
         NORMALIZING + "test_where_they_belong_with_replay",
     ),
     Fault(

@@ -155,8 +155,8 @@ def test_a_trained_policy_acts_without_the_state(kind: Any, tmp_path: Any) -> No
 
 def test_several_policies_have_critics_of_their_own() -> None:
     """M7, G8: each agent's policy reads the state, and learns with its own statistics."""
-    agents = {"first": "one", "second": "other"}
-    with MAPPO(config={**SMALL["mappo"], "agents": agents, "normalize_rewards": True}) as trainer:
+    of_each: dict[str, Any] = {"agents": {"first": "one", "second": "other"}, "normalize_rewards": True}
+    with MAPPO(config={**SMALL["mappo"], **of_each, "report_every": 100}) as trainer:
         result = trainer.train(env_steps=200)
         one, other = (trainer.workers.of(name).policy for name in ("one", "other"))
     assert {"loss/one", "loss/other"} <= result.keys()
