@@ -121,11 +121,11 @@ PENNIES = (
 )
 KUHN = (
     f"{POKER} --set kl_coef=3 --set clip=1 --set entropy_coef=0.07 --set learning_rate=5e-3 --set num_sgd_iter=16 "
-    "--set snapshot_every=2000 --set pool_size=85"
+    "--set snapshot_every=2000 --set pool_size=170"
 )
 LEDUC = (
     f"{POKER} --set kl_coef=5 --set entropy_coef=0.2 --set learning_rate=3e-3 "
-    "--set snapshot_every=4000 --set pool_size=56"
+    "--set snapshot_every=4000 --set pool_size=84"
 )
 
 #: Small networks, for small data.
@@ -177,10 +177,10 @@ TASKS = {
     ),
     # Uniform play has a NashConv of 0.917 in Kuhn poker, and of 4.747 in Leduc poker.
     "self_play-kuhn": Task(
-        "self_play", -0.05, 300_000, "openspiel:kuhn_poker", KUHN, extra="openspiel", nash_conv=True
+        "self_play", -0.05, 600_000, "openspiel:kuhn_poker", KUHN, extra="openspiel", nash_conv=True
     ),
     "self_play-leduc": Task(
-        "self_play", -1.0, 300_000, "openspiel:leduc_poker", LEDUC, extra="openspiel", nash_conv=True
+        "self_play", -1.0, 450_000, "openspiel:leduc_poker", LEDUC, extra="openspiel", nash_conv=True
     ),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
