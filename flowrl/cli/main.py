@@ -494,6 +494,29 @@ def export(run: str, out: str, policy: str | None, last: bool, trust: bool) -> N
 
 
 @cli.command()
+@click.argument("run", type=FILE)
+@click.option(
+    "--row", "slot", type=click.IntRange(min=0), metavar="N", help="Its place, the column `index` of samples."
+)
+@click.option("--buffer", metavar="NAME", help="Of several replay buffers, the one to look into.")
+@click.option("--again", is_flag=True, help="Play its episode again, and compare the observations.")
+@click.option("--film", type=FILE, metavar="FILE", help="An .mp4 file to write of that.")
+@TRUST
+def show(run: str, slot: int | None, buffer: str | None, again: bool, film: str | None, trust: bool) -> None:
+    """Show where a row that RUN has learned from came from: worker, environment, seed, episode, step, weights.
+
+    By default it is the newest row in the replay buffer of the newest checkpoint.
+    """
+    from flowrl.trainer.stored_row import stored_row
+
+    row = stored_row(run, slot, buffer=buffer, trusted=_trusted(trust))
+    _show("\n".join(row.lines()))
+    if again or film is not None:
+        steps = row.play_again(film)
+        click.echo(f"played again: {steps} steps, with the stored observations{f', in {film}' if film else ''}")
+
+
+@cli.command()
 @click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN...")
 @click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
 @click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any numeric key of the results.")

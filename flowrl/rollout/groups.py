@@ -13,10 +13,12 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.engine.subplan import unpacked
 from flowrl.engine.workers import InlineWorker
 from flowrl.envs import Environments
+from flowrl.envs.managers.base import episode_seed
 from flowrl.envs.managers.games import GameManager
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.rollout.game_worker import GameWorker
+from flowrl.rollout.noise import split_seed
 from flowrl.rollout.policy_map import PolicyMap
 from flowrl.rollout.worker import RolloutWorker
 
@@ -116,6 +118,14 @@ class Group:
             return RolloutWorker(manager, policy, seed=self._seed(), index=self.index)
         games = GameManager(manager, self.policy_map.seating)
         return GameWorker(games, policies, self.policy_map, seed=self._seed(), index=self.index)
+
+    def episode_seed(self, env_id: int, episode_id: int) -> int:
+        """The seed that an episode of one of its environments began with, in whichever life of the group."""
+        life, number = divmod(episode_id, EPISODES_OF_A_LIFE)
+        if fixed := self._environments().episode_seeds:
+            return fixed[(episode_id * self.num_envs + env_id) % len(fixed)]
+        env_seed, _ = split_seed(attrs.evolve(self, life=life)._seed())
+        return episode_seed(env_seed, env_id, number)
 
     def _seed(self) -> int:
         if not self.index and not self.life:

@@ -72,12 +72,13 @@ def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequ
         try:
             _look(_made(camera, num_envs))
             seen = film(_shown(_made(camera, num_envs)))
-            others = [i for i in range(1, num_envs) if counts[i]]
-            films = [seen, *(film(_shown(_made(camera, num_envs)), i) for i in others)]
+            filming = [i for i in range(1, num_envs) if counts[i]]
+            films = [seen, *(film(_shown(_made(camera, num_envs)), i) for i in filming)]
         except gymnasium.error.DependencyNotInstalled as error:
             lacking = missing("pygame") if "pygame" in str(error) else ""
             raise ConfigError(f"no video: {f'it needs {lacking}' if lacking else error}") from error
-    return EnvManager([*films, *(plain() for _ in range(num_envs - len(films)))])
+    others = [plain() for _ in range(num_envs - len(films))]
+    return EnvManager([*films, *others], episode_seeds=environments.episode_seeds)
 
 
 def _made(camera: EnvFactory, num_envs: int) -> Any:

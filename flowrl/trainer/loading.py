@@ -236,6 +236,11 @@ def _spaces(said: Mapping[str, Any]) -> tuple[Any, Any]:
     return space_from_json(said[SPACES[0]]), space_from_json(said[SPACES[1]])
 
 
+def trainer_of(run: Path) -> type[Trainer]:
+    """The class of a run's plan, whose file it runs."""
+    return load_plan_file(_plan_of(run)).trainer
+
+
 def _plan_of(run: Path) -> Path:
     """The plan of a run: its original file or the built-in one if unchanged, else the copy in the directory."""
     about = read_about(run)

@@ -19,6 +19,20 @@ UNUSABLE = ENVS + "managers/test_unusable_numbers.py::"
 
 FAULTS = [
     Fault(
+        "D11",
+        "flowrl/envs/managers/base.py",
+        "    stream.advance(episode)\n",
+        "    stream.advance(episode + 1)\n",
+        "tests/rollout/test_groups.py::test_the_seed_of_an_episode_can_be_told_afterwards",
+    ),
+    Fault(
+        "D11",
+        "flowrl/rollout/groups.py",
+        "split_seed(attrs.evolve(self, life=life)._seed())\n        return episode_seed",
+        "split_seed(self._seed())\n        return episode_seed",
+        "tests/rollout/test_groups.py::test_the_seed_of_an_episode_can_be_told_afterwards",
+    ),
+    Fault(
         "F10",
         "flowrl/envs/make.py",
         "made.way_out = self._way_out()",

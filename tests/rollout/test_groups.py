@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
 from flowrl.data import Batch
+from flowrl.envs import Environments
 from flowrl.errors import ConfigError
 from flowrl.operators import ParallelRollouts
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.groups import GroupLayout
+from flowrl.rollout.groups import Group, GroupLayout
 from flowrl.testing import check_plan, same
 from tests.scripted import ScriptedPolicy
 
@@ -55,6 +57,23 @@ def test_the_first_group_is_what_one_worker_would_be() -> None:
 def test_a_run_over_groups_resumes_anywhere(mode: str) -> None:
     """D1, D3, D5: also between two groups of a round."""
     check_plan(lambda: ParallelRollouts(make(), mode, steps=3), items=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("life", [0, 2])
+@pytest.mark.parametrize("fixed", [None, [5, 11, 17, 23, 29]])
+def test_the_seed_of_an_episode_can_be_told_afterwards(life: int, fixed: list[int] | None) -> None:
+    """D11: in any group and life of it, with seeds of its own or given ones."""
+    group = Group(Environments("CartPole-v1", episode_seeds=fixed), 3, index=1, groups=2, seed=4, life=life)
+    worker = group.worker({"default": ScriptedPolicy(noisy, draws=1)})  # type: ignore[dict-item]
+    seen: dict[tuple[int, int], int] = {}
+    for _ in range(60):
+        worker.sample(1)
+        state = worker.manager.state_dict()
+        seen |= dict(zip(enumerate(state["episode_id"]), state["seeds"]))
+    worker.close()
+    assert len(seen) > 6
+    first = attrs.evolve(group, life=0)  # as it is known from the configuration alone
+    assert seen == {(env_id, episode_id): first.episode_seed(env_id, episode_id) for env_id, episode_id in seen}
 
 
 def test_schedules_follow_the_env_steps_of_the_run() -> None:

@@ -394,10 +394,20 @@ class ReplayBuffer(Foretold):
             raise IndexError(f"there are rows in the slots 0 to {self.size - 1}, not in {slots.min()} to {slots.max()}")
         return slots
 
-    def __getitem__(self, key: int | slice | Array | list[int] | list[bool]) -> Batch:
+    def slots(self, key: int | slice | Array | list[int] | list[bool]) -> Index:
+        """The slots of the rows `buffer[key]`."""
         with self._lock:
             numbers = np.arange(self.size)[key]
-            return self.get(self._rings.chronological(numbers)) if self.size else Batch()
+            return self._rings.chronological(numbers) if self.size else numbers
+
+    def columns(self, *names: str) -> Batch:
+        """These columns `[rows, ...]` of all rows, in the order of their slots."""
+        with self._lock:
+            return self._rings.take(np.arange(self.size), names)
+
+    def __getitem__(self, key: int | slice | Array | list[int] | list[bool]) -> Batch:
+        with self._lock:
+            return self.get(self.slots(key)) if self.size else Batch()
 
     @property
     def _new(self) -> New:

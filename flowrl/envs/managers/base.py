@@ -340,8 +340,7 @@ class Manager(abc.ABC):
         return StepResult(self._seen(arrived), reward, terminated, truncated, acted)
 
     def _sow(self, seed: int) -> None:
-        sequences = [np.random.SeedSequence(seed, spawn_key=(env_id,)) for env_id in range(self.num_envs)]
-        self._streams = [np.random.PCG64(sequence) for sequence in sequences]
+        self._streams = [_stream(seed, env_id) for env_id in range(self.num_envs)]
 
     def _draw_seed(self, env_id: int) -> int:
         """Draw the seed of the environment's episode that is about to begin."""
@@ -358,8 +357,7 @@ class Manager(abc.ABC):
     def _seed_after(self, env_id: int, episodes: int) -> int:
         if fixed := self._episode_seeds:
             return fixed[((self.episode_id.item(env_id) + episodes) * self.num_envs + env_id) % len(fixed)]
-        # Some simulators take at most 31 bits; and a raw draw costs a tenth of Generator.integers.
-        return self._streams[env_id].random_raw() >> 33
+        return _drawn(self._streams[env_id])
 
     def _fault(
         self,
@@ -432,6 +430,22 @@ class Manager(abc.ABC):
             "forked": "this is a fork of the process that owns the environments: make a manager here",
         }
         raise FlowError(f"cannot {what}: {reason[self._phase]}")
+
+
+def episode_seed(seed: int, env_id: int, episode: int) -> int:
+    """The seed of an environment's episode, counted from 0 where its stream began with a manager's `seed` (D11)."""
+    stream = _stream(seed, env_id)
+    stream.advance(episode)
+    return _drawn(stream)
+
+
+def _stream(seed: int, env_id: int) -> np.random.PCG64:
+    return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(env_id,)))
+
+
+def _drawn(stream: np.random.PCG64) -> int:
+    # Some simulators take at most 31 bits; and a raw draw costs a tenth of Generator.integers.
+    return stream.random_raw() >> 33
 
 
 def check_number(num_envs: int) -> None:
