@@ -6,6 +6,7 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -21,9 +22,13 @@ from flowrl.engine.workers import DRAIN_SECONDS, ThreadWorker, as_worker, ask, w
 from flowrl.errors import ValueLost
 
 if TYPE_CHECKING:
-    from flowrl.engine.meter import Meter
+    from flowrl.engine.meter import Meter, Visits
 
 log = logging.getLogger("flowrl")
+
+
+#: The record of an answer that is the account of its worker and no record of the run, see `flowrl.engine.ledger`.
+ACCOUNT = "@account"
 
 
 class Answer(NamedTuple):
@@ -54,6 +59,10 @@ class Call(Stage):
     pending: list[tuple[str, Any]] = state(factory=list)
     _running: deque[tuple[Any, Future[Any]]] = runtime(factory=deque)
     _unheard: list[Future[Any]] = runtime(factory=list)  # what the last state is without
+    #: Requests answered elsewhere, and the seconds for which the worker had one: it takes one after another.
+    calls: int = runtime(default=0)
+    served: float = runtime(default=0.0)
+    _served_until: float = runtime(default=0.0)
     _callee: Any = runtime()  # `worker`, or a worker in front of it
     _receive: Callable[[Any], Any] = runtime()
     _contract: CalleeContract = runtime(
@@ -141,8 +150,16 @@ class Call(Stage):
         start = clock()
         future = ask(self._callee, self.method, item)
         self.meter.busy += clock() - start  # the whole work if the worker is in this thread
-        future.add_done_callback(self.meter.context.bell.ring)
+        future.add_done_callback(self.meter.context.bell.ring if future.done() else partial(self._answered, start))
         return item, future
+
+    def _answered(self, asked: float, _: Future[Any]) -> None:
+        """The done-callback of a request, called in whichever thread completes it."""
+        now = clock()
+        self.calls += 1
+        self.served += now - max(asked, self._served_until)
+        self._served_until = now
+        self.meter.context.bell.ring()
 
     def drain(self) -> None:
         futures = [future for _, future in self._running]
@@ -166,6 +183,9 @@ class Call(Stage):
     @property
     def outdated(self) -> bool:
         return any(future.done() for future in self._unheard)
+
+    def awaits(self) -> list[str]:
+        return [self.meter.path] if self._running else super().awaits()
 
     def stuck(self) -> list[str]:
         if self._running:
@@ -198,6 +218,13 @@ class Prefetch(Stage):
     _ended: bool = runtime(default=False)  # its input, which a row of these need not ask again and again
     _stuck: bool = runtime(default=False)  # the thread could not go on
     _worker: ThreadWorker | None = runtime()
+    # Of the thread: its seconds at work and between two jobs, which end when `n` items are ready or the input has none.
+    _worked: float = runtime(default=0.0)
+    _rests: dict[Signal | None, float] = runtime(factory=dict)  # by the signal that ended the job
+    _changed: float = runtime(default=0.0)  # when the last job began or ended, 0 before the first
+    _works: bool = runtime(default=False)
+    _stopped: Signal | None = runtime()  # the signal that ended the last job
+    visits: Visits | None = runtime()  #: of the reader's thread to the input
 
     def step(self) -> Any:
         signal = self._look() if self.thread else self._fill()
@@ -217,7 +244,7 @@ class Prefetch(Stage):
             self._stuck = job.result() is not None  # raises what the thread raised
             return WORKED
         if self._stuck:  # its signal may be out of date, so ask the input again in this thread
-            item = self.inputs[0].step()
+            item = self.inputs[0].step() if self.visits is None else self.visits.pull(self.inputs[0].step)
             if item.__class__ is not Signal:
                 self.ready_items.append(item)
             elif item is not WORKED:
@@ -228,8 +255,30 @@ class Prefetch(Stage):
     def _start(self) -> None:
         if self._worker is None:
             self._worker = ThreadWorker(self, self.meter.path)
-        self._job = self._worker.submit("_fill")
+        self._job = self._worker.submit("_work")
         self._job.add_done_callback(self.meter.context.bell.ring)
+
+    def _work(self) -> Signal | None:
+        """The job of the thread."""
+        began = clock()
+        if self._changed:
+            self._rests[self._stopped] = self._rests.get(self._stopped, 0.0) + began - self._changed
+        self._changed, self._works = began, True
+        try:
+            self._stopped = self._fill()
+            return self._stopped
+        finally:
+            self._works, self._changed = False, clock()
+            self._worked += self._changed - began
+
+    def times(self, now: float) -> tuple[float, float, float]:
+        """Seconds of the thread up to now: at work, at rest as `n` items were ready, and as its input had none."""
+        rests = dict(self._rests)
+        current = now - self._changed if self._changed else 0.0
+        if current and not self._works:
+            rests[self._stopped] = rests.get(self._stopped, 0.0) + current
+        full = rests.pop(None, 0.0)
+        return self._worked + (current if self._works else 0.0), full, sum(rests.values())
 
     def _fill(self) -> Signal | None:
         """Pull until `n` items are ready; returns the signal that ended it early, or None."""
@@ -253,12 +302,20 @@ class Prefetch(Stage):
             finally:
                 self._pause = False  # the run may go on even if its state could not be taken
 
+    def awaits(self) -> list[str]:
+        return super().awaits() if self._job is None else [self.meter.path]
+
     def stuck(self) -> list[str]:
         return super().stuck() or ([f"{self.meter.path}: its thread works"] if self._job is not None else [])
 
     @property
     def runs_here(self) -> bool:
         return self._worker is not None and self._worker.runs_here
+
+    @property
+    def ident(self) -> int:
+        """The identifier of its thread, 0 if it has none."""
+        return 0 if self._worker is None else self._worker.ident
 
     def close(self) -> None:
         self._pause = True

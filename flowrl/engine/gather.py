@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.calls import Answer
+from flowrl.engine.calls import ACCOUNT, Answer
 from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.graph import graph
@@ -27,7 +27,7 @@ from flowrl.engine.protocols import StoringWorker, WorkersContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Stage
-from flowrl.engine.workers import ask, ask_apart
+from flowrl.engine.workers import InlineWorker, ask, ask_apart
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Gather(Stage):
     _next_look: float = runtime(default=0.0)
     _takes_remote: bool = runtime(default=False)
     _unheard: set[int] = runtime(factory=set)  # workers that the state being taken is without
+    accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `flowrl.engine.ledger`
 
     def host(
         self, plan: Plan, paths: list[str], learners: list[str], on_error: ErrorPolicies, takes_remote: bool
@@ -197,6 +198,8 @@ class Gather(Stage):
     def _keep(self, request: Request, result: Any) -> None:
         """Queue an answer until its turn."""
         answer = result if isinstance(result, Answer) else _apart(request.index, *result)
+        if (account := answer.records.pop(ACCOUNT, None)) is not None:
+            self.accounts[request.index] = account[0]
         heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
         self._look(request.asked + request.seconds)
@@ -244,6 +247,18 @@ class Gather(Stage):
         unanswered = Counter(request.index for request in self._unanswered())
         requests = {index: unanswered[index] for index in self._members.present()}
         return self._stragglers.report(requests, self._waiting_for(clock()))
+
+    def awaits(self) -> list[str]:
+        return [self.meter.path]
+
+    def trips(self, index: int) -> float:
+        """Seconds of a worker's requests, from the question to the answer."""
+        return self._stragglers.seconds[index]
+
+    @property
+    def inline(self) -> list[InlineWorker]:
+        """The members that work in the thread that asks them."""
+        return [each for each in self.workers.members if isinstance(each, InlineWorker)]
 
     def stuck(self) -> list[str]:
         unanswered = self._unanswered()

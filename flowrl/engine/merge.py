@@ -6,13 +6,17 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Sized
-from typing import Any, Literal
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from flowrl.engine.operator import not_negative, operator, runtime, state
 from flowrl.engine.schema import Schema, common
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Signal, Stage
+
+if TYPE_CHECKING:
+    from flowrl.engine.meter import Visits
 
 #: Most items that a branch with weight "*" emits per turn.
 STAR = 100
@@ -53,6 +57,13 @@ class Merge(Stage):
     def reasons(self, branch: int) -> list[str]:
         """What one branch waits for or is blocked by, in words."""
         return self.inputs[branch].stuck()
+
+    def awaits(self) -> list[str]:
+        return [path for i in self.waiting() for path in self.inputs[i].awaits()]
+
+    def waiting(self) -> Iterable[int]:
+        """The branches for which it waits."""
+        return range(len(self.inputs))
 
     def emitted(self, item: Any, branch: int) -> Any:
         """An item of a branch as it leaves the merge."""
@@ -106,6 +117,7 @@ class Concurrent(Merge):
         default=attrs.Factory(lambda self: tuple(map(_whole_share, self.weights)), takes_self=True), init=False
     )
 
+    _waiting: list[int] = runtime(factory=list)  # the branches because of which it returned WAITING
     _emits: tuple[bool, ...] = attrs.field(
         default=attrs.Factory(
             lambda self: tuple(map(set(self.output_indexes).__contains__, range(len(self.names)))), takes_self=True
@@ -142,6 +154,7 @@ class Concurrent(Merge):
                     self._next()
                 return WORKED
             if item is WAITING and self.mode == "round_robin" and self.weights[i] != "*":
+                self._waiting = [i]
                 return WAITING
             if item is DONE:
                 self.ended[i] = True
@@ -156,7 +169,8 @@ class Concurrent(Merge):
                 live = live or self.ended.count(False)
             self._next()  # an unused turn is not made up for later
             if idle and len(idle) == live:
-                return WAITING if WAITING in idle.values() else BLOCKED
+                self._waiting = [k for k, signal in idle.items() if signal is WAITING]
+                return WAITING if self._waiting else BLOCKED
 
     def _share(self, branch: int) -> int:
         """Number of items in the next turn of a branch with a fractional weight."""
@@ -172,6 +186,9 @@ class Concurrent(Merge):
 
     def reasons(self, branch: int) -> list[str]:
         return ["has ended"] if self.ended[branch] else self.inputs[branch].stuck()
+
+    def waiting(self) -> Iterable[int]:
+        return self._waiting
 
 
 @operator
@@ -202,6 +219,9 @@ class Sequential(Merge):
         if branch == self.turn:
             return self.inputs[branch].stuck()
         return ["has ended" if branch < self.turn else f"begins after {self.names[branch - 1]}"]
+
+    def waiting(self) -> Iterable[int]:
+        return range(self.turn, self.turn + 1)
 
 
 @operator
@@ -239,6 +259,9 @@ class Zip(Merge):
             return DONE
         return next(signal for signal in (WORKED, WAITING, BLOCKED) if signal in signals)
 
+    def waiting(self) -> Iterable[int]:
+        return [i for i in range(len(self.inputs)) if i not in self.parts]
+
 
 @operator
 class Fork(Stage):
@@ -261,20 +284,28 @@ class Fork(Stage):
     )
     # A prefetch may pull one reader in its thread.
     _lock: threading.Lock = runtime(factory=threading.Lock)
+    visits: Visits | None = runtime()  #: if several threads pull the readers
+    queued: dict[int, float] = runtime(factory=dict)  #: seconds that threads waited for their turn, by identifier
 
     def read(self, reader: int) -> Any:
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            start, ident = clock(), threading.get_ident()
+            self._lock.acquire()
+            self.queued[ident] = self.queued.get(ident, 0.0) + clock() - start
+        try:
             if self.queues[reader]:
                 return self.queues[reader].popleft()
             others = [queue for i, queue in enumerate(self.queues) if i != reader and self.reading[i]]
             if any(len(queue) >= self.max_lag for queue in others):
                 return BLOCKED
-            item = self.inputs[0].step()
+            item = self.inputs[0].step() if self.visits is None else self.visits.pull(self.inputs[0].step)
             if item.__class__ is not Signal:
                 self.meter.items += 1
                 for queue in others:
                     queue.append(item)
             return item
+        finally:
+            self._lock.release()
 
     def leave(self, reader: int) -> None:
         with self._lock:

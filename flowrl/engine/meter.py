@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import attrs
@@ -97,6 +99,24 @@ class Meter:
             return "raise"
         self._attempts[attempt] = attempts
         return "retry"
+
+
+@attrs.define(eq=False)
+class Visits:
+    """Busy seconds of operators by the thread that pulled them, where threads take turns in pulling a stage."""
+
+    meters: list[Meter]
+    busy: dict[int, dict[str, float]] = attrs.field(factory=dict)  #: by identifier of the thread and by path
+
+    def pull(self, step: Callable[[], Any]) -> Any:
+        """The result of a step, whose busy seconds count for the current thread."""
+        before = [meter.busy for meter in self.meters]
+        try:
+            return step()
+        finally:
+            mine = self.busy.setdefault(get_ident(), {})
+            for meter, earlier in zip(self.meters, before):
+                mine[meter.path] = mine.get(meter.path, 0.0) + meter.busy - earlier
 
 
 def judged(error: BaseException) -> bool:

@@ -262,6 +262,13 @@ class _ByMembers(abc.ABC):  # noqa: B024 - what makes it abstract is the hook
         return all(has_member(kind, name) for name in cls.__annotations__)
 
 
+@runtime_checkable
+class PartHost(Protocol):
+    """The object behind a worker that runs parts of plans, by the gather that pulls each."""
+
+    parts: Mapping[str, Any]
+
+
 class Array(_ByMembers):
     """A column, such as a numpy array or a torch tensor: the engine imports neither."""
 

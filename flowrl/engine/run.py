@@ -14,6 +14,7 @@ from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
 from flowrl.engine.labels import Labels, labels_of
+from flowrl.engine.ledger import Ledger, ledger, watch_visits
 from flowrl.engine.merge import Merge
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh, resources
@@ -99,6 +100,9 @@ class Run:
         context.learns = any(node.contract.learns is not None for node in graph(plan))
         self.wakeups = 0
         self.started = clock()
+        # Seconds so far, for `flowrl.engine.ledger`: in calls of the run, taking states, asleep by what it waited for.
+        self.inside, self.saving = 0.0, 0.0
+        self.asleep: dict[tuple[str, ...], float] = {}
         self.interrupted = False  #: whether `interrupt` was ever called
         self._stop_requested = False  # ... and the current iteration has not ended yet
         self._at_end = []
@@ -113,6 +117,7 @@ class Run:
         except BaseException:
             self.close()
             raise
+        self.opened = clock()
 
     # -- pulling
 
@@ -120,7 +125,7 @@ class Run:
         return self
 
     def __next__(self) -> Any:
-        silent = None
+        silent, began = None, clock()
         # No lock, which would cost each item more than the rest of this function: CPython changes threads, and handles
         # signals, at calls and loops, so not between the test and the assignment.
         if self._busy or (self._threads and self._in_own_thread()):
@@ -151,13 +156,18 @@ class Run:
                     patience *= 2  # log less and less often
         finally:
             self._busy = False
+            self.inside += clock() - began
         self._stop_requested = False
         raise StopIteration
 
     def step(self) -> Any:
         """One step of the plan: an item or a `Signal`. Between two steps the state is complete."""
         with self._turn():
-            return self._pull()
+            began = clock()
+            try:
+                return self._pull()
+            finally:
+                self.inside += clock() - began
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -189,6 +199,7 @@ class Run:
     def _sleep(self) -> None:
         """Wait for the bell; after `stall_seconds`, log what the run waits for."""
         asleep, waited, patience = clock(), 0.0, self.stall_seconds
+        waits_for = tuple(dict.fromkeys(self._root.awaits()))
         while not self.context.bell.wait(max(0.0, min(patience, self.deadline_seconds - waited))):
             waited = clock() - asleep
             words = f"no progress for {waited:.0f} s, waiting for: " + "; ".join(self._root.stuck())
@@ -197,6 +208,7 @@ class Run:
             log.warning(words)
             patience *= 2  # log less and less often
         self.wakeups += 1
+        self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + clock() - asleep
 
     # -- state
 
@@ -208,12 +220,16 @@ class Run:
         """
         if self.closed:
             _refuse()
+        began = clock()
         with self._turn():
-            for _ in range(MAX_ATTEMPTS - 1):
-                # If a worker dies after it saved its part, it is restarted and the whole state is taken anew.
-                with suppress(WorkerDied):
-                    return self._state()
-            return self._state()
+            try:
+                for _ in range(MAX_ATTEMPTS - 1):
+                    # If a worker dies after it saved its part, it is restarted and the whole state is taken anew.
+                    with suppress(WorkerDied):
+                        return self._state()
+                return self._state()
+            finally:
+                self.saving += clock() - began
 
     def _state(self) -> dict[str, Any]:
         for stage in reversed(self.stages):  # a thread that pulls other stages must pause before they are saved
@@ -301,6 +317,11 @@ class Run:
         """Counters of the run by unit: env_steps, sampled, trained, updates ..."""
         return self.context.counters
 
+    @property
+    def root(self) -> Stage:
+        """The stage of the plan's end."""
+        return self._root
+
     def meters(self) -> list[Meter]:
         """The running operators with their measurements, inputs first."""
         return [meter for stage in self.stages for meter in stage.meters()]
@@ -310,6 +331,10 @@ class Run:
         from flowrl.inspect.explain import explain_run
 
         return explain_run(self)
+
+    def ledger(self) -> Ledger:
+        """Where the seconds of each thread and process went so far."""
+        return ledger(self)
 
     # -- opening and closing
 
@@ -331,6 +356,7 @@ class Run:
         self._root = built[id(self.plan)]
         self._pull = self._root.step
         self._threads = [stage for stage in self.stages if stage.thread]
+        watch_visits(self.stages, self._root)
 
     def _stage(self, node: Plan, built: Mapping[int, Stage], takes_remote: bool) -> Stage:
         """The stage that ends with an operator; linear operators are fused."""

@@ -71,6 +71,10 @@ class Stage:
         """What this stage waits for or is blocked by, in words."""
         return [line for stage in self.inputs for line in stage.stuck()]
 
+    def awaits(self) -> list[str]:
+        """The paths of the operators whose future or event wakes a run that sleeps because this stage is WAITING."""
+        return [path for stage in self.inputs for path in stage.awaits()]
+
     def release(self) -> None:
         """Called when nothing will pull this stage again, so that forks and queues do not wait; possibly twice."""
         if not self.released:  # once, not once for each way to here and each stage that ends
@@ -80,6 +84,9 @@ class Stage:
 
     def drain(self) -> None:
         """Wait for requests in flight, so that the state is complete."""
+
+    def settle(self, now: float) -> None:
+        """Add the time of a current wait, up to now, to its operator."""
 
     @property
     def outdated(self) -> bool:
@@ -117,22 +124,43 @@ class Stage:
 class Source(Stage):
     """Runs an operator with `pull()`."""
 
+    since: tuple[Signal, float] | None = None  #: the signal that it returns, since when
+
     def step(self) -> Any:
         meter = self.meter
         start = clock()
+        if self.since is not None:
+            self.settle(start)
+            self.since = None
         try:
             item = meter.op.pull()
         except BaseException as error:
             if meter.judge(error) == "raise":
                 raise
             return WORKED
-        meter.busy += clock() - start
+        finally:
+            now = clock()
+            meter.busy += now - start
         if item.__class__ is not Signal:
             meter.items += 1
+        elif item is not WORKED and item is not DONE:
+            self.since = item, now
         return item
+
+    def settle(self, now: float) -> None:
+        if self.since is not None:
+            signal, since = self.since
+            if signal is BLOCKED:
+                self.meter.blocked += now - since
+            else:
+                self.meter.starved += now - since
+            self.since = signal, now
 
     def stuck(self) -> list[str]:
         return [_why(self.meter)]
+
+    def awaits(self) -> list[str]:
+        return [self.meter.path]
 
     def drain(self) -> None:
         self.meter.contract.drain()
@@ -223,12 +251,11 @@ class Chain(Stage):
                 return self._resume()
             if ended or self.flushed:
                 return self._finish(ended)
-        start = clock()
+        start = 0.0 if self.since is None else clock()
         item = self.upstream()
         now = clock()
         if self.since is not None:
             self._woken(start)
-        self.chain[0].starved += now - start
         if item.__class__ is Signal:
             if item is DONE:
                 return self._finish(0)
@@ -260,6 +287,7 @@ class Chain(Stage):
                 meter.items += 1
                 now = done
         except BaseException as error:
+            meter.busy += clock() - now
             verdict = meter.judge(error, item)
             if meter.pure and verdict != "skip":
                 self._hold(self.position[id(meter)], item)
@@ -335,7 +363,6 @@ class Chain(Stage):
         self.since = None
 
     def settle(self, now: float) -> None:
-        """Add the time of a current wait, up to now, to its operator."""
         if self.since is not None:
             kind, meter, _ = self.since
             self._woken(now)
@@ -349,6 +376,7 @@ class Chain(Stage):
         while self.flushed < len(self.chain):
             meter = self.chain[self.flushed]
             self.flushed += 1
+            start = clock()
             try:
                 rest = list(meter.contract.finish())
             except BaseException as error:
@@ -358,6 +386,8 @@ class Chain(Stage):
                 if verdict == "raise":
                     raise
                 return WORKED
+            finally:
+                meter.busy += clock() - start
             if rest:
                 self.backlog[self.flushed].extend(rest)
                 self.held += len(rest)
@@ -368,6 +398,11 @@ class Chain(Stage):
         if self.since is not None and self.since[0] == "blocked":
             return [_why(self.since[1])]
         return super().stuck()
+
+    def awaits(self) -> list[str]:
+        if self.since is not None and self.since[0] == "blocked":
+            return [self.since[1].path]
+        return super().awaits()
 
     @property
     def ending(self) -> bool:

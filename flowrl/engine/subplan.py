@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from math import inf
+from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.engine.calls import Answer
+from flowrl.engine.calls import ACCOUNT, Answer
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
 from flowrl.engine.labels import labels_of
+from flowrl.engine.ledger import Account, accounts
 from flowrl.engine.operator import is_operator, resources
 from flowrl.engine.pickling import pack
 from flowrl.engine.run import Run
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 
 _ENDED = object()
+
+#: Seconds between two accounts that a worker sends with its answers.
+ACCOUNT_SECONDS = 0.5
 
 
 class SubplanRun(Run):
@@ -39,7 +45,18 @@ class SubplanRun(Run):
         if any(learners):
             named = {id(node): learner for node, learner in zip(graph(plan), learners) if learner}
             labels = attrs.evolve(labels, operators=named)
+        self.answers, self._told = 0, -inf  # requests answered; when the account was last sent
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
+
+    def account(self) -> list[Account] | None:
+        """The accounts of the part, the first with the number of answers; None if they were sent just now."""
+        self.answers += 1
+        if (now := clock()) - self._told < ACCOUNT_SECONDS:
+            return None
+        self._told = now
+        mine = accounts(self)
+        mine[0].calls = self.answers
+        return mine
 
 
 class SubplanWorker:
@@ -71,10 +88,12 @@ class SubplanWorker:
         self.parts[key] = SubplanRun(plan, paths, context, on_error, learners)
 
     def pull_plan(self, key: str) -> Answer:
-        """One item, or the end, with the counters and records since the last answer."""
+        """One item, or the end, with the counters and records since the last answer, and at times the account."""
         run = self.parts[key]
         item = next(run, _ENDED)
         counters, records = run.context.metrics.take()
+        if (account := run.account()) is not None:
+            records[ACCOUNT] = [account]
         return Answer(None if item is _ENDED else item, item is _ENDED, counters, records)
 
     def pull_apart(self, key: str) -> tuple[Answer, Any]:

@@ -44,16 +44,16 @@ class ThreadWorker:
         self.target = target
         self.name = name
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=self._begin)
-        self._thread = 0
+        self.ident = 0  #: of the thread, once it has begun
         self._last: Future[Any] | None = None
 
     def _begin(self) -> None:
-        self._thread = threading.get_ident()
+        self.ident = threading.get_ident()
 
     @property
     def runs_here(self) -> bool:
         """Whether the current thread is the worker's."""
-        return threading.get_ident() == self._thread
+        return threading.get_ident() == self.ident
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         self._last = following(self._pool.submit(methodcaller(method, *args), self.target))

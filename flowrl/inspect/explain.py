@@ -65,10 +65,8 @@ def explain(plan: Plan, mark: str | None = None, columns: int | None = None) -> 
 def explain_run(run: Run) -> str:
     """The tree with items and shares of the time since the run opened; items per worker, and waiting operators."""
     for stage in run.stages:
-        if isinstance(stage, Chain):
-            stage.settle(clock())
+        stage.settle(clock())
     meters = {meter.path: meter for meter in run.meters()}
-    waits = _waits(run)
     elapsed = max(clock() - run.started, 1e-9)
     rows = rows_of(run.plan, run.paths)
     heads = [_head(row) for row in rows]
@@ -79,7 +77,7 @@ def explain_run(run: Run) -> str:
         if meter is None:
             lines.append(f"{head:<{width}}  {row.note}".rstrip())
             continue
-        shares = (meter.busy / elapsed, waits[meter.path] / elapsed, meter.blocked / elapsed)
+        shares = (meter.busy / elapsed, meter.starved / elapsed, meter.blocked / elapsed)
         lines.append(
             f"{head:<{width}}  {meter.items:>9}  {shares[0]:>6.1%}  {shares[1]:>7.1%}  {shares[2]:>7.1%}"
             + (f"  skipped {meter.skipped}" if meter.skipped else "")
@@ -183,14 +181,3 @@ def _short(value: Any) -> str:
         return f"{type(value).__name__} of {len(value)}"
     text = repr(value)
     return text if len(text) <= 60 else f"{type(value).__name__}(...)"
-
-
-def _waits(run: Run) -> dict[str, float]:
-    """Seconds that each operator waited for its input, including the time of earlier operators in its chain."""
-    waits = {}
-    for stage in run.stages:
-        before = 0.0
-        for meter in stage.meters():
-            waits[meter.path] = before + meter.starved
-            before += meter.busy + meter.starved
-    return waits

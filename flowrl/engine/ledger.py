@@ -1,0 +1,315 @@
+"""The ledger of a run: where the seconds of each of its threads and processes went.
+
+Each second of a thread is in one place: an operator was busy, or the thread waited, or else the engine worked. An
+operator's seconds are its own, without those of the operators that it pulls and without the time asleep.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from time import perf_counter as clock
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from flowrl.engine.calls import Call, Prefetch
+from flowrl.engine.gather import Gather, GatherAsync
+from flowrl.engine.merge import Fork
+from flowrl.engine.meter import Meter, Visits
+from flowrl.engine.protocols import PartHost
+from flowrl.engine.stages import Stage
+
+if TYPE_CHECKING:
+    from flowrl.engine.run import Run
+
+#: What a thread waits for, beside operators.
+OPENING, OUTSIDE, SAVING = "opening the run", "outside the run", "taking the state"
+NO_REQUEST, FULL, NO_INPUT = "no request", "its reader", "its input"
+#: The name of the account of the thread that pulls the run.
+DRIVER = "driver"
+
+
+@attrs.define
+class Account:
+    """The seconds of one thread or process: those in `busy` and `waits`, and the rest of `wall`, which is the engine's.
+
+    Attributes:
+        name: `DRIVER`, or what it is and of which operator.
+        kind: "driver", "thread" (of a prefetch), "callee" (of a call) or "worker" (of a gather).
+        wall: Seconds since it began.
+        busy: Seconds by the path of the operator.
+        waits: Seconds by what it waited for.
+        stage: Path of the operator that it works for; "" for the driver.
+        by: Name of the account whose thread pulls that operator.
+        calls: Requests that it has answered, or items that it has made.
+        trips: Seconds of these requests from the question to the answer, as the one who asked measured them.
+        where: Host, process and thread.
+    """
+
+    name: str
+    kind: str
+    wall: float = 0.0
+    busy: dict[str, float] = attrs.field(factory=dict)
+    waits: dict[str, float] = attrs.field(factory=dict)
+    stage: str = ""
+    by: str = ""
+    calls: int = 0
+    trips: float = 0.0
+    where: tuple[str, int, int] = ("", 0, 0)
+
+    @property
+    def worked(self) -> float:
+        """Seconds in which it did not wait."""
+        return self.wall - sum(self.waits.values())
+
+    @property
+    def engine(self) -> float:
+        """Seconds of the engine itself: of pulling, merging, asking and counting."""
+        return self.worked - sum(self.busy.values())
+
+    def add(self, busy: Mapping[str, float] | None = None, waits: Mapping[str, float] | None = None) -> None:
+        """Add seconds of operators and of waits."""
+        for mine, others in ((self.busy, busy), (self.waits, waits)):
+            for name, seconds in (others or {}).items():
+                mine[name] = mine.get(name, 0.0) + seconds
+
+    def since(self, earlier: Account) -> Account:
+        """The part of it after an earlier one."""
+        return attrs.evolve(
+            self,
+            wall=self.wall - earlier.wall,
+            busy=_less(self.busy, earlier.busy),
+            waits=_less(self.waits, earlier.waits),
+            calls=self.calls - earlier.calls,
+            trips=self.trips - earlier.trips,
+        )
+
+
+@attrs.define
+class Ledger:
+    """The accounts of a run, the driver's first, and what its operators did.
+
+    Attributes:
+        items: Items by the path of the operator.
+        starved, blocked: Seconds for which an operator waited for an item that was not there, or held one.
+        counters: The run's counters.
+        stages: For each operator that another thread or process works for, what bounds its pace: its `kind`,
+            `in_flight` and number of `workers`.
+    """
+
+    accounts: list[Account]
+    items: dict[str, int]
+    starved: dict[str, float]
+    blocked: dict[str, float]
+    counters: dict[str, int]
+    stages: dict[str, dict[str, Any]]
+
+    @property
+    def driver(self) -> Account:
+        return self.accounts[0]
+
+    def since(self, earlier: Ledger) -> Ledger:
+        """The part of it after an earlier one of the same run."""
+        before = {account.name: account for account in earlier.accounts}
+        accounts = [each.since(before[each.name]) if each.name in before else each for each in self.accounts]
+        return Ledger(
+            accounts,
+            _less(self.items, earlier.items),
+            _less(self.starved, earlier.starved),
+            _less(self.blocked, earlier.blocked),
+            _less(self.counters, earlier.counters),
+            self.stages,
+        )
+
+    def values(self) -> dict[str, Any]:
+        """As values for JSON."""
+        return attrs.asdict(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Ledger:
+        """From the values for JSON. Raises: TypeError, KeyError, ValueError: they are no ledger."""
+        accounts = [Account(**{**each, "where": tuple(each["where"])}) for each in values["accounts"]]
+        if not accounts:
+            raise ValueError("it has no account")
+        return cls(**{**values, "accounts": accounts})
+
+
+def _less(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value - earlier.get(name, 0) for name, value in later.items()}
+
+
+def ledger(run: Run) -> Ledger:
+    """The ledger of a run up to now; exact between two items."""
+    now = clock()
+    for stage in run.stages:
+        stage.settle(now)
+    meters = run.meters() + [meter for part in _inline(run) for meter in part.meters()]
+    return Ledger(
+        accounts(run),
+        {meter.path: sum(each.items for each in meters if each.path == meter.path) for meter in meters},
+        {meter.path: meter.starved for meter in meters},
+        {meter.path: meter.blocked for meter in meters},
+        dict(run.counters),
+        dict(filter(None, map(_pace, run.stages))),
+    )
+
+
+def accounts(run: Run) -> list[Account]:
+    """The accounts of a run, of a whole plan or of a worker's part; first that of the thread that pulls it."""
+    now = clock()
+    driver = Account(DRIVER, "driver", now - run.started, where=_here())
+    driver.waits = {" or ".join(paths): seconds for paths, seconds in run.asleep.items()}
+    driver.waits[OPENING] = run.opened - run.started
+    driver.waits[SAVING] = run.saving
+    driver.waits[OUTSIDE] = now - run.opened - run.inside - run.saving
+    homes = home_of_each(run.root)
+    threads = {id(stage): _thread(stage, now) for stage in run.stages if isinstance(stage, Prefetch) and stage.thread}
+    others: list[Account] = []
+
+    def of(stage: Stage) -> Account:
+        home = homes.get(id(stage))
+        return driver if home is None else threads[id(home)]
+
+    for stage in run.stages:
+        mine = of(stage)
+        mine.add({meter.path: meter.busy for meter in stage.meters()})
+        if id(stage) in threads:
+            threads[id(stage)].by = mine.name
+        elif isinstance(stage, Call) and stage.calls:
+            others.append(_callee(stage, mine, now - run.opened))
+        elif isinstance(stage, Gather):
+            others += _of_parts(stage, mine) + _workers(stage, mine)
+    by_thread = {stage.ident: threads[id(stage)] for stage in run.stages if isinstance(stage, Prefetch) and stage.ident}
+    for stage in run.stages:
+        if isinstance(stage, Fork):
+            for ident, seconds in stage.queued.items():
+                by_thread.get(ident, driver).add(waits={stage.meter.path: seconds})
+        if isinstance(stage, Fork | Prefetch) and stage.visits is not None:
+            home = of(stage) if isinstance(stage, Fork) else threads[id(stage)]
+            for ident, busy in stage.visits.busy.items():
+                if (visitor := by_thread.get(ident, driver)) is not home:
+                    visitor.add(busy)
+                    home.add({path: -seconds for path, seconds in busy.items()})
+    return [driver, *threads.values(), *others]
+
+
+def home_of_each(root: Stage) -> dict[int, Prefetch | None]:
+    """The prefetch in whose thread a stage is usually pulled, None for the run's own thread, by `id` of the stage."""
+    homes: dict[int, Prefetch | None] = {}
+    ahead: list[tuple[Stage, Prefetch | None]] = [(root, None)]
+    while ahead:
+        stage, home = ahead.pop()
+        if id(stage) not in homes:
+            homes[id(stage)] = home
+            inner = stage if isinstance(stage, Prefetch) and stage.thread else home
+            ahead += [(upstream, inner) for upstream in stage.inputs]
+        elif home is not homes[id(stage)] and isinstance(stage, Fork) and stage.visits is None:
+            stage.visits = Visits(_pulled_by(stage))
+    return homes
+
+
+def watch_visits(stages: Iterable[Stage], root: Stage) -> None:
+    """Prepare the stages that several threads may pull to tell whose the seconds are."""
+    if any(stage.thread for stage in stages):
+        home_of_each(root)
+        for stage in stages:
+            if isinstance(stage, Prefetch) and stage.thread:
+                stage.visits = Visits(_pulled_by(stage))
+
+
+def _pulled_by(stage: Stage) -> list[Meter]:
+    """The operators that a step of a stage's input runs in the same thread."""
+    meters: dict[int, Meter] = {}
+    ahead, seen = list(stage.inputs), set[int]()
+    while ahead:
+        each = ahead.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            meters |= {id(meter): meter for meter in each.meters()}
+            ahead += [] if isinstance(each, Prefetch) and each.thread else each.inputs
+    return list(meters.values())
+
+
+def _thread(stage: Prefetch, now: float) -> Account:
+    """The account of the thread of a prefetch, without its operators."""
+    account = Account(f"thread of {stage.meter.path}", "thread", stage=stage.meter.path, calls=stage.meter.items)
+    worked, full, without = stage.times(now)
+    account.waits, account.wall = {FULL: full, NO_INPUT: without}, worked + full + without
+    account.where = (*_here()[:2], stage.ident)
+    return account
+
+
+def _callee(stage: Call, by: Account, wall: float) -> Account:
+    path = stage.meter.path
+    waits = {NO_REQUEST: wall - stage.served}
+    return Account(f"worker of {path}", "callee", wall, {path: stage.served}, waits, path, by.name, stage.calls)
+
+
+def _of_parts(stage: Gather, mine: Account) -> list[Account]:
+    """Move the seconds of parts that run in the thread that asks for them from the gather to their operators."""
+    others = []
+    for part in _parts(stage):
+        here, *apart = accounts(part)
+        waits = {what: s for what, s in here.waits.items() if what not in (OPENING, OUTSIDE, SAVING)}
+        mine.add(here.busy, waits)
+        mine.add({stage.meter.path: -part.inside})
+        others += [attrs.evolve(each, name=f"{each.name} of {part.context.path}") for each in apart]
+    return others
+
+
+def _workers(stage: Gather, by: Account) -> list[Account]:
+    """The accounts of the processes of a gather's workers; several workers may share one."""
+    path, processes = stage.meter.path, dict[Any, list[tuple[int, list[Account]]]]()
+    inline = {id(each) for each in stage.inline}
+    for index, sent in sorted(stage.accounts.items()):
+        if id(stage.workers.members[index]) not in inline:
+            processes.setdefault(sent[0].where, []).append((index, sent))
+    found = []
+    for number, (where, members) in enumerate(processes.items()):
+        mains = [sent[0] for _, sent in members]
+        whole = Account(f"worker {number} of {path}", "worker", stage=path, by=by.name, where=where)
+        whole.wall = max(main.wall for main in mains)
+        worked = 0.0
+        for index, (main, *apart) in members:
+            waits = {what: s for what, s in main.waits.items() if what not in (OPENING, OUTSIDE, SAVING)}
+            whole.add(main.busy, waits)
+            whole.calls += main.calls
+            whole.trips += stage.trips(index)
+            worked += main.worked + sum(waits.values())
+            found += [attrs.evolve(each, name=f"{each.name}, worker {index} of {path}") for each in apart]
+        whole.waits[NO_REQUEST] = whole.wall - worked
+        found.append(whole)
+    return found
+
+
+def _inline(run: Run) -> list[Run]:
+    """The parts of a plan that run in the run's own threads."""
+    return [part for stage in run.stages if isinstance(stage, Gather) for part in _parts(stage)]
+
+
+def _parts(stage: Gather) -> Sequence[Run]:
+    hosts = [member.target for member in stage.inline if isinstance(member.target, PartHost)]
+    parts = [host.parts.get(stage.meter.path) for host in hosts]
+    return [part for part in parts if part is not None]
+
+
+def _pace(stage: Stage) -> tuple[str, dict[str, Any]] | None:
+    if isinstance(stage, Gather):
+        workers = sum(each is not None for each in stage.workers.members)
+        about = {"kind": "gather_sync", "in_flight": 1, "workers": workers}
+        if isinstance(stage, GatherAsync):
+            about |= {"kind": "gather_async", "in_flight": stage.in_flight}
+    elif isinstance(stage, Call):
+        about = {"kind": "call", "in_flight": stage.in_flight, "workers": 1}
+    elif isinstance(stage, Prefetch) and stage.thread:
+        about = {"kind": "prefetch", "in_flight": stage.n, "workers": 1}
+    else:
+        return None
+    return stage.meter.path, about
+
+
+def _here() -> tuple[str, int, int]:
+    return socket.gethostname(), os.getpid(), threading.get_ident()
