@@ -376,9 +376,12 @@ class Chain(Stage):
         while self.flushed < len(self.chain):
             meter = self.chain[self.flushed]
             self.flushed += 1
+            finish = meter.contract.finish
+            if finish is list:  # it has none
+                continue
             start = clock()
             try:
-                rest = list(meter.contract.finish())
+                rest = list(finish())
             except BaseException as error:
                 verdict = meter.judge(error)
                 if meter.pure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -225,7 +225,7 @@ def test_the_worker_of_a_call_has_an_account(clock: Clock) -> None:
 
 
 @pytest.fixture
-def inline_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The jobs of threads run where they are submitted, with another identifier, so that time is planned."""
     here, ident = threading.get_ident(), [threading.get_ident()]
 
@@ -242,7 +242,6 @@ def inline_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(calls, "ThreadWorker", Elsewhere)
     monkeypatch.setattr("flowrl.engine.meter.get_ident", lambda: ident[0])
     monkeypatch.setattr(Elsewhere, "runs_here", property(lambda self: ident[0] == self.ident))
-    yield
 
 
 @pytest.mark.usefixtures("inline_threads")
