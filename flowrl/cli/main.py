@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from flowrl._version import __version__
@@ -35,6 +36,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 #: Paths, which the shell completes.
 FILE, FOLDER = click.Path(), click.Path(file_okay=False)
 
+#: Seconds for which `flowrl profile` trains a plan.
+PROFILE_SECONDS = 20.0
 #: The exit code after Ctrl-C.
 INTERRUPTED = 130
 #: Of the commands that read files which others may have written.
@@ -376,6 +379,7 @@ def run(
             directory.claim()  # undone if the plan cannot run
         else:
             directory.lock()
+        ctx.meta["flowrl.directory"] = directory.path
         built = inserted(built, inserts)
         best = directory.path / "policy.pt"
         complete = with_end(built, workers, config, "flowrl run", save=best, **attrs.asdict(budget))
@@ -394,6 +398,46 @@ def run(
         workers.close()
         directory.close()
     ctx.exit(code)
+
+
+@cli.command(cls=OfPlan)
+@_plan_argument()
+@_plan_options
+@click.option("--seconds", type=Number(above=0), metavar="S", help="How long PLAN trains; 20 by default.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Run directory of PLAN; otherwise a new one in runs/.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def profile(
+    ctx: click.Context, /, plan: str, seconds: float | None, out: str | None, as_json: bool, **options: Any
+) -> None:
+    """Tell where the time goes: train PLAN for some seconds, or read what the run directory PLAN has written.
+
+    Prints the share of the time of each thread and process that each operator was busy, and what they waited for; what
+    bounds the pace; and how much faster the run would be after a change.
+    """
+    from flowrl.inspect.profile import Profile
+    from flowrl.storage.files import json_text, read_json
+    from flowrl.trainer.directory import PROFILE
+
+    folder = Path(plan)
+    if not folder.is_dir():
+        try:
+            ctx.invoke(run, plan=plan, seconds=seconds or PROFILE_SECONDS, out=out, quiet=True, **options)
+        except click.exceptions.Exit as end:
+            if end.exit_code != 0:
+                raise
+        folder = ctx.meta["flowrl.directory"]
+    else:
+        given = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+        if extra := [name for name in given if name not in ("plan", "as_json", "trust")]:
+            raise ConfigError(f"{plan} is the directory of a run, which has its settings: leave {', '.join(extra)} out")
+    try:
+        found = Profile.of(read_json(folder / PROFILE))
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} has no {PROFILE}: a run of flowrl writes it at its first checkpoint") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / PROFILE} cannot be read: {error}") from error
+    _show(json_text(found.summary()) if as_json else "\n".join(found.lines()))
 
 
 @cli.command(cls=OfPlan)

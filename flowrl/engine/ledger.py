@@ -20,7 +20,7 @@ from flowrl.engine.gather import Gather, GatherAsync
 from flowrl.engine.merge import Fork
 from flowrl.engine.meter import Meter, Visits
 from flowrl.engine.protocols import PartHost
-from flowrl.engine.stages import Stage
+from flowrl.engine.stages import Source, Stage
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -96,8 +96,8 @@ class Ledger:
         items: Items by the path of the operator.
         starved, blocked: Seconds for which an operator waited for an item that was not there, or held one.
         counters: The run's counters.
-        stages: For each operator that another thread or process works for, what bounds its pace: its `kind`,
-            `in_flight` and number of `workers`.
+        stages: For each source, and each operator that another thread or process works for, what bounds its pace: its
+            `kind`, `in_flight` and number of `workers`.
     """
 
     accounts: list[Account]
@@ -306,6 +306,8 @@ def _pace(stage: Stage) -> tuple[str, dict[str, Any]] | None:
         about = {"kind": "call", "in_flight": stage.in_flight, "workers": 1}
     elif isinstance(stage, Prefetch) and stage.thread:
         about = {"kind": "prefetch", "in_flight": stage.n, "workers": 1}
+    elif isinstance(stage, Source):
+        about = {"kind": "source", "in_flight": 1, "workers": 0}
     else:
         return None
     return stage.meter.path, about

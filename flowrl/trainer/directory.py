@@ -29,6 +29,9 @@ from flowrl.trainer.sinks import Sink, check_sinks, open_sinks
 
 log = logging.getLogger("flowrl")
 
+#: The file with the profile of a run.
+PROFILE = "profile.json"
+
 
 class PlanSource(Protocol):
     """Where the plan of a run is written; a `PlanFile` is one."""
@@ -74,7 +77,8 @@ class RunDirectory:
     metrics.jsonl one result per line, as they come; the sinks' files hold the same
     log.txt       what the log of flowrl and Python's warnings said; that of a resumed run goes on
     checkpoints/  the newest states of the run, to resume from
-    summary.json  how the run ended;  explain_run.txt  where the time went
+    summary.json  how the run ended;  explain_run.txt  how long each operator was busy, starved and blocked
+    profile.json  where the time went, for `flowrl profile RUN`
 
     Only one process may write to it at a time. What is deleted while the run goes on is written again, but for earlier
     checkpoints.
@@ -304,12 +308,12 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._write(results)
 
-    def finish(self, summary: Mapping[str, Any], explained: str = "") -> None:
-        """Write summary.json, and explain_run.txt if `explained` is not empty; close the files of the metrics."""
+    def finish(self, summary: Mapping[str, Any], explained: str, profile: Mapping[str, Any]) -> None:
+        """Write summary.json, explain_run.txt and profile.json; close the files of the metrics."""
         with self.writing():
             self._write_what_was_deleted()
-            if explained:
-                write(self.path / "explain_run.txt", explained + "\n")
+            write(self.path / "explain_run.txt", explained + "\n")
+            write_json(self.path / PROFILE, profile)
             write_json(self.path / "summary.json", summary)
         self.close()
 

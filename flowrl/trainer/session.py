@@ -17,19 +17,21 @@ import click
 
 from flowrl.engine.context import Stopwatch
 from flowrl.engine.graph import graph
+from flowrl.engine.ledger import Ledger
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
 from flowrl.engine.run import Run
 from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
+from flowrl.inspect.profile import Profile
 from flowrl.interrupts import Interrupts
 from flowrl.policies.protocols import HasWeights
 from flowrl.rollout import BaseWorkers, WorkerSet
 from flowrl.saved import Saved
 from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
-from flowrl.storage.files import plain, write
+from flowrl.storage.files import plain, write, write_json
 from flowrl.trainer.config import Configuration
-from flowrl.trainer.directory import RunDirectory
+from flowrl.trainer.directory import PROFILE, RunDirectory
 from flowrl.trainer.plan_end import END, SITES, as_result
 from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, progress, summary
 from flowrl.trainer.resume import EarlierRun, step_of
@@ -102,6 +104,8 @@ class Session:
     _saved: float = attrs.field(factory=clock, init=False)  # when the last one was taken
     _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
     _overdue: bool = attrs.field(default=False, init=False)
+    _results_here: int = attrs.field(default=0, init=False)  # without those before a resume
+    _first: Ledger | None = attrs.field(default=None, init=False)  # the run's ledger at its first result
 
     @classmethod
     def of(
@@ -165,6 +169,7 @@ class Session:
             shown = progress(self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter)
             with shown as display, self._time_limit(run):
                 for result in run:
+                    self._first = self._first or run.ledger()
                     self._take(result)
                     display.report(self.last)
                     # At the end, save before the plan closes: then it may go on with a larger budget.
@@ -208,7 +213,7 @@ class Session:
         early = outcome in STOPPED  # the last result is then older than the end
         last = {**self.last, self.counter: self._steps(run)} if early else self.last
         try:
-            self.directory.finish(self._summary(outcome, watch), run.explain())
+            self.directory.finish(self._summary(outcome, watch), run.explain(), self._profile(run).values())
         except ConfigError as error:
             self.error, outcome = error, "failed"
             if self.complain is not None:
@@ -323,6 +328,7 @@ class Session:
         self._due = self._next_due(run)
         try:
             self.directory.flush()
+            write_json(self.directory.path / PROFILE, self._profile(run).values())
             session = {
                 "results": self._results,
                 "seconds": run.context.watch.training,
@@ -338,6 +344,14 @@ class Session:
         except Exception as error:
             log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
         self._saved = clock()
+
+    def _profile(self, run: Run) -> Profile:
+        """The profile of the run since its first result, or of all of it if there is no later one."""
+        now = run.ledger()
+        first = self._first if self._results_here > 1 else None
+        return Profile(
+            now if first is None else now.since(first), 0.0 if first is None else first.driver.wall, self.counter
+        )
 
     @property
     def save(self) -> Callable[[Path], None] | None:
@@ -372,6 +386,7 @@ class Session:
         self.last = result = as_result(item, plan)
         self.directory.record(result)
         self._results += 1
+        self._results_here += 1
         self._whole = self._complete = False
         if result.get("best_eval_return") is not None:
             self.best = result["best_eval_return"]

@@ -1,0 +1,291 @@
+"""A profile: where the time of a run went, in a table; what bounds its pace, in a sentence; what a change would give.
+
+The model of the pace has one number for each thread and process: its seconds of work for what the run did meanwhile.
+The run takes as long as the slowest chain of work that cannot overlap:
+
+- A thread's own work, with its waits for those who work only while it waits: the workers of a `gather_sync`, the worker
+  of a call with one request in flight.
+- The work of a thread of a `prefetch`, or of the worker of a call with several requests in flight.
+- The work of the workers of a `gather_async`: with Z seconds for an item, S of the reader and f requests in flight, one
+  gives min(1 / Z, f / (Z + S + L)) items per second; L is the time on the way.
+
+These are the asymptotic bounds of closed queueing networks (Denning and Buzen, The Operational Analysis of Queueing
+Network Models, 1978). A what-if is the ratio of two such times, so what the model leaves out of both cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from flowrl.engine.ledger import FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account, Ledger
+from flowrl.errors import ConfigError
+
+#: The layout of a profile in a file.
+LAYOUT = 1
+#: Waits that end with the work of others, which may overlap with everything else.
+IDLE = (FULL, NO_INPUT, NO_REQUEST)
+#: Where the seconds of the engine are listed, beside operators.
+ENGINE = "engine"
+#: Share of its time below which a thread counts as never waiting.
+NEVER = 0.05
+#: What-ifs in a report, and the gain below which one is left out.
+MOST_CHANGES, LEAST_GAIN = 5, 0.01
+
+
+@attrs.frozen
+class Change:
+    """A change of a run: an operator `times` as fast, or `workers` more behind a gather.
+
+    >>> print(Change("TrainOneStep"), "|", Change("gather_async", workers=1))
+    TrainOneStep twice as fast | one more worker of gather_async
+    """
+
+    path: str
+    times: float = 2.0
+    workers: int = 0
+
+    def __str__(self) -> str:
+        if self.workers:
+            count = "one more worker" if self.workers == 1 else f"{self.workers} more workers"
+            return f"{count} of {self.path}"
+        pace = "twice" if self.times == 2 else f"{self.times:g} times"
+        return f"{self.path} {pace} as fast"
+
+    def left(self, account: Account) -> float:
+        """Seconds of work that a thread or process has left."""
+        if self.workers:
+            return account.worked
+        seconds = account.engine if self.path == ENGINE else account.busy.get(self.path, 0.0)
+        return account.worked - seconds * (1 - 1 / self.times)
+
+
+NO_CHANGE = Change("", times=1.0)
+
+
+@attrs.frozen
+class Profile:
+    """What a run did in some time.
+
+    Attributes:
+        ledger: Of that time.
+        before: Seconds of the run before that time, which are left out: of opening it and up to its first result.
+        counter: The counter that its pace is given in.
+    """
+
+    ledger: Ledger
+    before: float = 0.0
+    counter: str = "env_steps"
+
+    @property
+    def seconds(self) -> float:
+        return self.ledger.driver.wall
+
+    # -- the model
+
+    def gain(self, change: Change) -> float:
+        """How much faster the run is after a change: 0.41 for 41 %."""
+        return self.modeled(NO_CHANGE) / max(self.modeled(change), 1e-9) - 1
+
+    def modeled(self, change: Change) -> float:
+        """Seconds for the same work after a change, by the model."""
+        return max(seconds for _, seconds in self.bounds(change))
+
+    def bounds(self, change: Change) -> Iterator[tuple[str, float]]:
+        """What the run takes at least, by the account or stage that makes it so."""
+        for account in self.ledger.accounts:
+            if account.kind in ("driver", "thread"):
+                yield account.name, self._serial(account, change)
+            elif account.kind == "callee" and self.ledger.stages[account.stage]["in_flight"] > 1:
+                yield account.name, change.left(account)
+        for path, about in self.ledger.stages.items():
+            if about["kind"] == "gather_async" and self._of(path):
+                yield path, self._async(path, about, change)
+            elif about["kind"] == "source" and self._waits().get(path, 0.0) > NEVER * self.seconds:
+                yield path, self.seconds  # the pace of others
+
+    def _serial(self, account: Account, change: Change) -> float:
+        """Seconds of a thread's work and of the waits that it cannot overlap with."""
+        seconds = change.left(account)
+        if account.kind == "driver":
+            seconds += sum(account.waits.get(each, 0.0) for each in (OPENING, OUTSIDE, SAVING))
+        for path, waited in self._waits().items():
+            about, workers = self.ledger.stages.get(path), self._of(path)
+            if about is None:  # an operator that waits for a future of its own
+                seconds += waited if account.kind == "driver" else 0.0
+            elif not workers or workers[0].by != account.name:
+                continue
+            elif about["kind"] == "gather_sync":
+                spared = max(map(self._work, workers)) - max(self._work(each, change) for each in workers)
+                added = change.workers if change.path == path else 0
+                seconds += max(0.0, waited - spared) * len(workers) / (len(workers) + added)
+            elif about["kind"] == "call" and about["in_flight"] == 1:
+                seconds += max(0.0, waited - workers[0].worked + change.left(workers[0]))
+        return seconds
+
+    def _async(self, path: str, about: Mapping[str, Any], change: Change) -> float:
+        """Seconds that the workers of a `gather_async` need for the items of this time."""
+        workers = self._of(path)
+        reader = next(each for each in self.ledger.accounts if each.name == workers[0].by)
+        counts = [each.calls * self.seconds / max(each.wall, 1e-9) for each in workers]
+        total = max(sum(counts), 1e-9)
+        cycle = self._serial(reader, change) / total
+        in_flight = about["in_flight"] * max(about["workers"], 1) / len(workers)
+        paces = []
+        for worker, count in zip(workers, counts):
+            item = self._work(worker, change) / max(count, 1e-9)
+            way = max(0.0, worker.trips / max(worker.calls, 1) - worker.worked / max(worker.calls, 1))
+            way = way if in_flight == 1 else 0.0  # else requests wait for each other
+            paces.append(min(1 / max(item, 1e-9), in_flight / max(item + cycle + way, 1e-9)))
+        added = change.workers if change.path == path else 0
+        return float(total / (sum(paces) * (1 + added / len(paces))))
+
+    def _of(self, path: str) -> list[Account]:
+        """The accounts of the workers of a stage."""
+        return [each for each in self.ledger.accounts if each.stage == path and each.kind in ("worker", "callee")]
+
+    def _work(self, worker: Account, change: Change = NO_CHANGE) -> float:
+        """Seconds of a worker's work in this time; its account may be half a second old."""
+        return change.left(worker) * self.seconds / max(worker.wall, 1e-9)
+
+    def _waits(self) -> dict[str, float]:
+        """Seconds of threads' waits by the stage or source that they wait for."""
+        waits: dict[str, float] = {}
+        for account in self.ledger.accounts:
+            for what, seconds in account.waits.items():
+                if what not in (*IDLE, OPENING, OUTSIDE, SAVING):
+                    first, *others = what.split(" or ")
+                    if not others or account.kind != "driver":  # what waits for any of several overlaps with each
+                        waits[first] = waits.get(first, 0.0) + seconds
+        return waits
+
+    # -- the report
+
+    def changes(self) -> list[tuple[Change, float]]:
+        """What to change, with the gain of each, the largest first."""
+        paths = dict.fromkeys(path for account in self.ledger.accounts for path in account.busy)
+        changes = [Change(path) for path in paths]
+        changes += [Change(path, workers=1) for path, about in self.ledger.stages.items() if "gather" in about["kind"]]
+        gains = [(change, self.gain(change)) for change in changes if not change.workers or self._of(change.path)]
+        return sorted(gains, key=lambda each: -each[1])
+
+    def cause(self) -> tuple[str, Account]:
+        """The operator that bounds the pace, or `ENGINE` or `OUTSIDE`, and the account with most of its seconds."""
+        paths = dict.fromkeys([*(path for each in self.ledger.accounts for path in each.busy), ENGINE])
+        by_gain = {path: self.gain(Change(path)) for path in paths}
+        outside = self.ledger.driver.waits.get(OUTSIDE, 0.0)
+        by_gain[OUTSIDE] = outside / 2 / max(self.seconds - outside / 2, 1e-9)
+        path = max(by_gain, key=by_gain.__getitem__)
+        if path == OUTSIDE:
+            return path, self.ledger.driver
+        if path == ENGINE:
+            return path, max(self.ledger.accounts, key=lambda each: each.engine)
+        return path, max(self.ledger.accounts, key=lambda each: each.busy.get(path, 0.0) / max(each.wall, 1e-9))
+
+    def sentence(self) -> str:
+        """What bounds the pace of the run."""
+        path, account = self.cause()
+        if path == OUTSIDE:
+            share = account.waits[OUTSIDE] / self.seconds
+            return f"Bottleneck: none in the plan, {share:.0%} of the time passes between its items ({OUTSIDE})."
+        seconds = account.engine if path == ENGINE else account.busy[path]
+        share, idle = seconds / account.wall, _asleep(account) / account.wall
+        where = "the run's own thread" if account.kind == "driver" else f"the {account.name}"
+        words = f"Bottleneck: {path}. It takes {share:.0%} of the time of {where}, "
+        if idle < NEVER:
+            return words + f"which is never idle ({idle:.0%})."
+        driver = self.ledger.driver
+        turns = f"the run's own thread waits {_asleep(driver) / driver.wall:.0%} of the time"
+        return (
+            words
+            + f"which is idle {idle:.0%}"
+            + (f", and {turns}" if account is not driver else "")
+            + ": they take turns."
+        )
+
+    def lines(self) -> list[str]:
+        """The table, the sentence and the what-ifs."""
+        ledger, lines = self.ledger, list[str]()
+        pace = ledger.counters.get(self.counter, 0) / max(self.seconds, 1e-9)
+        left_out = f", without the first {self.before:.1f} s" if self.before else ""
+        lines += [f"{self.seconds:.1f} s, {pace:,.0f} {self.counter} per second{left_out}", ""]
+        shown = [(account, self._rows(account)) for account in ledger.accounts]
+        width = max(len(row[0]) for _, rows in shown for row in rows) + 2
+        for account, rows in shown:
+            calls = f", {account.calls:,} answers" if account.kind in ("worker", "callee") else ""
+            if account.kind == "worker" and account.calls:
+                work, trip = account.worked / account.calls, account.trips / account.calls
+                calls += f" of {_span(work)}, {_span(trip)} with the way"
+            lines.append(
+                f"{f'{account.name}, {account.wall:.1f} s{calls}':<{width + 9}} share    items  starved  blocked"
+            )
+            lines += [f"  {name:<{width}} {share:>12.1%}{more}" for name, share, more in rows]
+            lines += [f"  {'sum':<{width}} {sum(share for _, share, _ in rows):>12.1%}", ""]
+        lines.append(self.sentence())
+        told = [f"{change}: {gain:+.0%}" for change, gain in self.changes()[:MOST_CHANGES] if gain >= LEAST_GAIN]
+        return lines + ([f"What if: {'; '.join(told)}."] if told else [])
+
+    def _rows(self, account: Account) -> list[tuple[str, float, str]]:
+        """Name and share of the time of each entry of an account, and what else is known of an operator."""
+        ledger, rows, wall = self.ledger, list[tuple[str, float, str]](), max(account.wall, 1e-9)
+        for path, seconds in account.busy.items():
+            more = ""
+            if path in ledger.items and account.kind != "callee":
+                waits = [each.get(path, 0.0) / wall for each in (ledger.starved, ledger.blocked)]
+                more = f"  {ledger.items[path]:>7,}" + "".join(f"  {each:>7.1%}" for each in waits)
+            rows.append((path, seconds / wall, more))
+        rows += [
+            (_waiting(what), seconds / wall, "") for what, seconds in account.waits.items() if seconds / wall > 5e-4
+        ]
+        rest = sum(seconds for seconds in account.waits.values() if seconds / wall <= 5e-4)
+        return [*rows, (f"({ENGINE})", (account.engine + rest) / wall, "")]
+
+    # -- the file
+
+    def summary(self) -> dict[str, Any]:
+        """The report as values for JSON: shares of the time of each thread and process, cause and gains."""
+        return {
+            "seconds": self.seconds,
+            "accounts": {
+                each.name: {
+                    "seconds": each.wall,
+                    "busy": {path: seconds / max(each.wall, 1e-9) for path, seconds in each.busy.items()},
+                    "waits": {what: seconds / max(each.wall, 1e-9) for what, seconds in each.waits.items()},
+                    "engine": each.engine / max(each.wall, 1e-9),
+                }
+                for each in self.ledger.accounts
+            },
+            "cause": self.cause()[0],
+            "sentence": self.sentence(),
+            "gains": {str(change): gain for change, gain in self.changes()},
+        }
+
+    def values(self) -> dict[str, Any]:
+        """As values for JSON."""
+        return {"layout": LAYOUT, "before": self.before, "counter": self.counter, "ledger": self.ledger.values()}
+
+    @classmethod
+    def of(cls, values: Any) -> Profile:
+        """From the values for JSON. Raises: ConfigError: they are no profile."""
+        try:
+            if values["layout"] != LAYOUT:
+                raise ConfigError(f"the profile has layout {values['layout']!r}, this flowrl reads {LAYOUT}")
+            return cls(Ledger.of(values["ledger"]), float(values["before"]), str(values["counter"]))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ConfigError(f"it is no profile: {type(error).__name__}: {error}") from error
+
+
+def _asleep(account: Account) -> float:
+    """Seconds for which a thread or process had nothing to do."""
+    return sum(seconds for what, seconds in account.waits.items() if what not in (OPENING, OUTSIDE, SAVING))
+
+
+def _waiting(what: str) -> str:
+    """The name of a wait in a table."""
+    return f"({what})" if what in (OUTSIDE, OPENING, SAVING) else f"(waits for {what})"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
