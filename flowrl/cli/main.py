@@ -428,8 +428,9 @@ def profile(
                 raise
         folder = ctx.meta["flowrl.directory"]
     else:
-        given = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
-        if extra := [name for name in given if name not in ("plan", "as_json", "trust")]:
+        given = {name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE}
+        of_plans = given - {"plan", "as_json", "trust"}
+        if extra := [param.opts[0] for param in ctx.command.params if param.name in of_plans]:
             raise ConfigError(f"{plan} is the directory of a run, which has its settings: leave {', '.join(extra)} out")
     try:
         found = Profile.of(read_json(folder / PROFILE))

@@ -308,12 +308,14 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self._write(results)
 
-    def finish(self, summary: Mapping[str, Any], explained: str, profile: Mapping[str, Any]) -> None:
-        """Write summary.json, explain_run.txt and profile.json; close the files of the metrics."""
+    def finish(self, summary: Mapping[str, Any], explained: str = "", profile: Mapping[str, Any] | None = None) -> None:
+        """Write summary.json, what is given of explain_run.txt and profile.json; close the files of the metrics."""
         with self.writing():
             self._write_what_was_deleted()
-            write(self.path / "explain_run.txt", explained + "\n")
-            write_json(self.path / PROFILE, profile)
+            if explained:
+                write(self.path / "explain_run.txt", explained + "\n")
+            if profile is not None:
+                write_json(self.path / PROFILE, profile)
             write_json(self.path / "summary.json", summary)
         self.close()
 

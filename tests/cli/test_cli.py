@@ -69,7 +69,7 @@ def test_a_plan_that_ends_without_a_goal_is_done(folder):
     }  # fmt: skip
     assert {path.name for path in run.iterdir()} == {
         "config.json", "run.json", "plan.txt", "plan.svg", "plan.py", "metrics.jsonl", "summary.json",
-        "explain_run.txt", "policy.pt", "policy_last.pt", "checkpoints", "log.txt",
+        "explain_run.txt", "profile.json", "policy.pt", "policy_last.pt", "checkpoints", "log.txt",
     }  # fmt: skip
     assert (run / "plan.py").read_text() == TINY
     assert "keep" in (run / "plan.txt").read_text()

@@ -21,7 +21,44 @@ HOSTS = "tests/rollout/test_remote_groups.py::"
 ALIKE = "tests/learners/test_all_reduce.py::"
 LEARNERS = "tests/learners/test_learners.py::"
 
+LEDGER = "tests/engine/test_ledger.py::"
+
 FAULTS = [
+    Fault(
+        "E1",
+        "flowrl/engine/run.py",
+        "finally:\n            self._busy = False\n            self.inside += clock() - began",
+        "finally:\n            self._busy = False",
+        LEDGER + "test_seconds_of_an_operator_are_its_own",
+    ),
+    Fault(
+        "E2",
+        "flowrl/engine/merge.py",
+        "[k for k, signal in idle.items() if signal is WAITING]",
+        "list(idle)",
+        LEDGER + "test_sleep_counts_for_what_will_wake_the_run",
+    ),
+    Fault(
+        "E3",
+        "flowrl/engine/ledger.py",
+        "        mine.add({stage.meter.path: -part.inside})\n",
+        "",
+        LEDGER + "test_parts_in_this_process_count_once",
+    ),
+    Fault(
+        "E4",
+        "flowrl/engine/gather.py",
+        "answer.records.pop(ACCOUNT, None)",
+        "answer.records.get(ACCOUNT)",
+        LEDGER + "test_an_account_is_no_part_of_the_state",
+    ),
+    Fault(
+        "E5",
+        "flowrl/inspect/profile.py",
+        "min(1 / max(item, 1e-9), in_flight / max(item + cycle + way, 1e-9))",
+        "1 / max(item, 1e-9)",
+        "tests/inspect/test_profile.py::test_what_a_change_gives",
+    ),
     Fault(
         "D6",
         "flowrl/trainer/trainer.py",

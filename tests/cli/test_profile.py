@@ -1,0 +1,58 @@
+"""flowrl profile: of a plan, and of what a run has written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowrl.trainer.directory import RunDirectory
+from tests.cli.parts import TINY, flowrl
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text(TINY)
+    return tmp_path
+
+
+def test_a_plan_is_run_and_its_run_read_again(folder: Path) -> None:
+    """E1: all entries of a thread sum to its time; the run directory says the same later."""
+    done = flowrl("profile", "tiny.py", "--out", "out", "--seconds", "60")
+    assert done.exit_code == 0, done.output
+    head, _, *lines = done.stdout.splitlines()[1:]
+    assert head.endswith(" s")
+    assert "env_steps per second, without the first" in head
+    assert any(line.startswith("driver, ") for line in lines)
+    assert [line.split()[-1] for line in lines if line.split()[:1] == ["sum"]] == ["100.0%"]
+    assert any(line.startswith("Bottleneck: ") for line in lines)
+    again = flowrl("profile", "out")
+    assert again.stdout.splitlines() == done.stdout.splitlines()[1:]
+    values = json.loads(flowrl("profile", "out", "--json").stdout)
+    account = values["accounts"]["driver"]
+    assert sum([*account["busy"].values(), *account["waits"].values(), account["engine"]]) == pytest.approx(1)
+    assert json.loads((folder / "out" / "run.json").read_text())["stop"]["seconds"] == 60
+
+
+def test_a_run_that_was_killed_has_the_profile_of_its_last_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunDirectory, "finish", lambda *_: None)
+    assert flowrl("run", "tiny.py", "--out", "out").exit_code == 0
+    assert not (folder / "out" / "summary.json").exists()
+    assert flowrl("profile", "out").exit_code == 0
+
+
+def test_what_has_no_profile_is_refused(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    done = flowrl("profile", "empty")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "Error: empty has no profile.json: a run of flowrl writes it at its first checkpoint\n",
+    )
+    (folder / "empty" / "profile.json").write_text("{}")
+    assert "it is no profile" in flowrl("profile", "empty").stderr
+    done = flowrl("profile", "empty", "--seconds", "3")
+    assert done.stderr == ("Error: empty is the directory of a run, which has its settings: leave --seconds out\n")
