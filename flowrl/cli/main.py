@@ -392,7 +392,7 @@ def run(
         title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
         session = Session.of(complete, workers, config, title, directory, budget, complain=complained, earlier=earlier)
         session.about = {**about, **({"inserts": [*inserts]} if inserts else {})}
-        session.forked = forked
+        session.forked, session.span = forked, ctx.meta.get("flowrl.span")
         code = session.run(ctx.meta["flowrl.command"], quiet=quiet)
     finally:
         workers.close()
@@ -422,7 +422,8 @@ def profile(
     folder = Path(plan)
     if not folder.is_dir():
         try:
-            ctx.invoke(run, plan=plan, seconds=seconds or PROFILE_SECONDS, out=out, quiet=True, **options)
+            ctx.meta["flowrl.span"] = seconds or PROFILE_SECONDS
+            ctx.invoke(run, plan=plan, out=out, quiet=True, **options)
         except click.exceptions.Exit as end:
             if end.exit_code != 0:
                 raise

@@ -42,6 +42,8 @@ class Account:
         wall: Seconds since it began.
         busy: Seconds by the path of the operator.
         waits: Seconds by what it waited for.
+        items, starved, blocked: Of its operators, by path: items, and seconds for which one waited for an item that was
+            not there, or held one; the thread may have worked meanwhile.
         stage: Path of the operator that it works for; "" for the driver.
         by: Name of the account whose thread pulls that operator.
         calls: Requests that it has answered, or items that it has made.
@@ -59,6 +61,9 @@ class Account:
     calls: int = 0
     trips: float = 0.0
     where: tuple[str, int, int] = ("", 0, 0)
+    items: dict[str, int] = attrs.field(factory=dict)
+    starved: dict[str, float] = attrs.field(factory=dict)
+    blocked: dict[str, float] = attrs.field(factory=dict)
 
     @property
     def worked(self) -> float:
@@ -72,9 +77,24 @@ class Account:
 
     def add(self, busy: Mapping[str, float] | None = None, waits: Mapping[str, float] | None = None) -> None:
         """Add seconds of operators and of waits."""
-        for mine, others in ((self.busy, busy), (self.waits, waits)):
-            for name, seconds in (others or {}).items():
-                mine[name] = mine.get(name, 0.0) + seconds
+        _more(self.busy, busy or {})
+        _more(self.waits, waits or {})
+
+    def add_operators(self, other: Account) -> None:
+        """Add what another account has of operators."""
+        for mine, others in zip(self._of_operators, other._of_operators):
+            _more(mine, others)
+
+    def add_meters(self, meters: Iterable[Meter]) -> None:
+        """Add what meters have."""
+        for meter in meters:
+            measured = meter.busy, meter.items, meter.starved, meter.blocked
+            for mine, value in zip(self._of_operators, measured):
+                _more(mine, {meter.path: value})
+
+    @property
+    def _of_operators(self) -> tuple[dict[str, Any], ...]:
+        return self.busy, self.items, self.starved, self.blocked
 
     def since(self, earlier: Account) -> Account:
         """The part of it after an earlier one."""
@@ -83,6 +103,9 @@ class Account:
             wall=self.wall - earlier.wall,
             busy=_less(self.busy, earlier.busy),
             waits=_less(self.waits, earlier.waits),
+            items=_less(self.items, earlier.items),
+            starved=_less(self.starved, earlier.starved),
+            blocked=_less(self.blocked, earlier.blocked),
             calls=self.calls - earlier.calls,
             trips=self.trips - earlier.trips,
         )
@@ -90,20 +113,15 @@ class Account:
 
 @attrs.define
 class Ledger:
-    """The accounts of a run, the driver's first, and what its operators did.
+    """The accounts of a run, the driver's first.
 
     Attributes:
-        items: Items by the path of the operator.
-        starved, blocked: Seconds for which an operator waited for an item that was not there, or held one.
         counters: The run's counters.
         stages: For each source, and each operator that another thread or process works for, what bounds its pace: its
             `kind`, `in_flight` and number of `workers`.
     """
 
     accounts: list[Account]
-    items: dict[str, int]
-    starved: dict[str, float]
-    blocked: dict[str, float]
     counters: dict[str, int]
     stages: dict[str, dict[str, Any]]
 
@@ -117,9 +135,6 @@ class Ledger:
         accounts = [each.since(before[each.name]) if each.name in before else each for each in self.accounts]
         return Ledger(
             accounts,
-            _less(self.items, earlier.items),
-            _less(self.starved, earlier.starved),
-            _less(self.blocked, earlier.blocked),
             _less(self.counters, earlier.counters),
             self.stages,
         )
@@ -137,24 +152,18 @@ class Ledger:
         return cls(**{**values, "accounts": accounts})
 
 
+def _more(sums: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        sums[name] = sums.get(name, 0) + value
+
+
 def _less(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value - earlier.get(name, 0) for name, value in later.items()}
 
 
 def ledger(run: Run) -> Ledger:
     """The ledger of a run up to now; exact between two items."""
-    now = clock()
-    for stage in run.stages:
-        stage.settle(now)
-    meters = run.meters() + [meter for part in _inline(run) for meter in part.meters()]
-    return Ledger(
-        accounts(run),
-        {meter.path: sum(each.items for each in meters if each.path == meter.path) for meter in meters},
-        {meter.path: meter.starved for meter in meters},
-        {meter.path: meter.blocked for meter in meters},
-        dict(run.counters),
-        dict(filter(None, map(_pace, run.stages))),
-    )
+    return Ledger(accounts(run), dict(run.counters), dict(filter(None, map(_pace, run.stages))))
 
 
 def accounts(run: Run) -> list[Account]:
@@ -175,7 +184,8 @@ def accounts(run: Run) -> list[Account]:
 
     for stage in run.stages:
         mine = of(stage)
-        mine.add({meter.path: meter.busy for meter in stage.meters()})
+        stage.settle(now)
+        mine.add_meters(stage.meters())
         if id(stage) in threads:
             threads[id(stage)].by = mine.name
         elif isinstance(stage, Call) and stage.calls:
@@ -254,7 +264,8 @@ def _of_parts(stage: Gather, mine: Account) -> list[Account]:
     for part in _parts(stage):
         here, *apart = accounts(part)
         waits = {what: s for what, s in here.waits.items() if what not in (OPENING, OUTSIDE, SAVING)}
-        mine.add(here.busy, waits)
+        mine.add_operators(here)
+        mine.add(waits=waits)
         mine.add({stage.meter.path: -part.inside})
         others += [attrs.evolve(each, name=f"{each.name} of {part.context.path}") for each in apart]
     return others
@@ -275,7 +286,8 @@ def _workers(stage: Gather, by: Account) -> list[Account]:
         worked = 0.0
         for index, (main, *apart) in members:
             waits = {what: s for what, s in main.waits.items() if what not in (OPENING, OUTSIDE, SAVING)}
-            whole.add(main.busy, waits)
+            whole.add_operators(main)
+            whole.add(waits=waits)
             whole.calls += main.calls
             whole.trips += stage.trips(index)
             worked += main.worked + sum(waits.values())
@@ -285,12 +297,8 @@ def _workers(stage: Gather, by: Account) -> list[Account]:
     return found
 
 
-def _inline(run: Run) -> list[Run]:
-    """The parts of a plan that run in the run's own threads."""
-    return [part for stage in run.stages if isinstance(stage, Gather) for part in _parts(stage)]
-
-
 def _parts(stage: Gather) -> Sequence[Run]:
+    """The parts of a plan that run in the thread that asks for them."""
     hosts = [member.target for member in stage.inline if isinstance(member.target, PartHost)]
     parts = [host.parts.get(stage.meter.path) for host in hosts]
     return [part for part in parts if part is not None]

@@ -7,7 +7,7 @@ The run takes as long as the slowest chain of work that cannot overlap:
   of a call with one request in flight.
 - The work of a thread of a `prefetch`, or of the worker of a call with several requests in flight.
 - The work of the workers of a `gather_async`: with Z seconds for an item, S of the reader and f requests in flight, one
-  gives min(1 / Z, f / (Z + S + L)) items per second; L is the time on the way.
+  gives min(1 / Z, f / (Z + S + L)) items per second; L is the time on the way: pickling, transport, scheduling.
 
 These are the asymptotic bounds of closed queueing networks (Denning and Buzen, The Operational Analysis of Queueing
 Network Models, 1978). A what-if is the ratio of two such times, so what the model leaves out of both cancels.
@@ -31,6 +31,8 @@ IDLE = (FULL, NO_INPUT, NO_REQUEST)
 ENGINE = "engine"
 #: Share of its time below which a thread counts as never waiting.
 NEVER = 0.05
+#: Share of the time below which a wait is listed with the engine.
+LEAST = 5e-4
 #: What-ifs in a report, and the gain below which one is left out.
 MOST_CHANGES, LEAST_GAIN = 5, 0.01
 
@@ -118,7 +120,10 @@ class Profile:
             elif not workers or workers[0].by != account.name:
                 continue
             elif about["kind"] == "gather_sync":
-                spared = max(map(self._work, workers)) - max(self._work(each, change) for each in workers)
+                slowest = max(map(self._work, workers))
+                spared = slowest - max(self._work(each, change) for each in workers)
+                if change.path == way_to(path):
+                    spared += max(0.0, waited - slowest) * (1 - 1 / change.times)
                 added = change.workers if change.path == path else 0
                 seconds += max(0.0, waited - spared) * len(workers) / (len(workers) + added)
             elif about["kind"] == "call" and about["in_flight"] == 1:
@@ -136,11 +141,19 @@ class Profile:
         paces = []
         for worker, count in zip(workers, counts):
             item = self._work(worker, change) / max(count, 1e-9)
-            way = max(0.0, worker.trips / max(worker.calls, 1) - worker.worked / max(worker.calls, 1))
-            way = way if in_flight == 1 else 0.0  # else requests wait for each other
+            way = self._way(worker, in_flight) / (change.times if change.path == way_to(path) else 1)
             paces.append(min(1 / max(item, 1e-9), in_flight / max(item + cycle + way, 1e-9)))
         added = change.workers if change.path == path else 0
         return float(total / (sum(paces) * (1 + added / len(paces))))
+
+    def _way(self, worker: Account, in_flight: float) -> float:
+        """Seconds of a request that are not work: on the way, without those behind earlier requests of the same worker.
+
+        A request finds the worker at another one as often as the worker works.
+        """
+        calls = max(worker.calls, 1)
+        queued = (in_flight - 1) * worker.worked / max(worker.wall, 1e-9)
+        return max(0.0, worker.trips / calls - worker.worked / calls * (1 + queued))
 
     def _of(self, path: str) -> list[Account]:
         """The accounts of the workers of a stage."""
@@ -174,11 +187,12 @@ class Profile:
     def cause(self) -> tuple[str, Account]:
         """The operator that bounds the pace, or `ENGINE` or `OUTSIDE`, and the account with most of its seconds."""
         paths = dict.fromkeys([*(path for each in self.ledger.accounts for path in each.busy), ENGINE])
-        by_gain = {path: self.gain(Change(path)) for path in paths}
+        ways = [way_to(path) for path, about in self.ledger.stages.items() if "gather" in about["kind"]]
+        by_gain = {path: self.gain(Change(path)) for path in [*paths, *ways]}
         outside = self.ledger.driver.waits.get(OUTSIDE, 0.0)
         by_gain[OUTSIDE] = outside / 2 / max(self.seconds - outside / 2, 1e-9)
         path = max(by_gain, key=by_gain.__getitem__)
-        if path == OUTSIDE:
+        if path in (OUTSIDE, *ways):
             return path, self.ledger.driver
         if path == ENGINE:
             return path, max(self.ledger.accounts, key=lambda each: each.engine)
@@ -190,6 +204,14 @@ class Profile:
         if path == OUTSIDE:
             share = account.waits[OUTSIDE] / self.seconds
             return f"Bottleneck: none in the plan, {share:.0%} of the time passes between its items ({OUTSIDE})."
+        if path not in (ENGINE, *account.busy):
+            workers = self._of(path.removeprefix(way_to("")))
+            calls = max(sum(each.calls for each in workers), 1)
+            trip, work = (sum(each) / calls for each in zip(*((each.trips, each.worked) for each in workers)))
+            return (
+                f"Bottleneck: {path}. Of the {_span(trip)} from a request to its answer the worker works "
+                f"{_span(work)}; the rest is pickling, transport and waiting for a processor."
+            )
         seconds = account.engine if path == ENGINE else account.busy[path]
         share, idle = seconds / account.wall, _asleep(account) / account.wall
         where = "the run's own thread" if account.kind == "driver" else f"the {account.name}"
@@ -211,36 +233,19 @@ class Profile:
         pace = ledger.counters.get(self.counter, 0) / max(self.seconds, 1e-9)
         left_out = f", without the first {self.before:.1f} s" if self.before else ""
         lines += [f"{self.seconds:.1f} s, {pace:,.0f} {self.counter} per second{left_out}", ""]
-        shown = [(account, self._rows(account)) for account in ledger.accounts]
+        shown = [(account, _rows(account)) for account in ledger.accounts]
         width = max(len(row[0]) for _, rows in shown for row in rows) + 2
         for account, rows in shown:
-            calls = f", {account.calls:,} answers" if account.kind in ("worker", "callee") else ""
+            lines.append(f"{f'{account.name}, {account.wall:.1f} s':<{width}}   share    items  starved  blocked")
+            lines += [f"  {name:<{width}} {share:>6.1%}{more}" for name, share, more in rows]
+            lines.append(f"  {'sum':<{width}} {sum(share for _, share, _ in rows):>6.1%}")
             if account.kind == "worker" and account.calls:
                 work, trip = account.worked / account.calls, account.trips / account.calls
-                calls += f" of {_span(work)}, {_span(trip)} with the way"
-            lines.append(
-                f"{f'{account.name}, {account.wall:.1f} s{calls}':<{width + 9}} share    items  starved  blocked"
-            )
-            lines += [f"  {name:<{width}} {share:>12.1%}{more}" for name, share, more in rows]
-            lines += [f"  {'sum':<{width}} {sum(share for _, share, _ in rows):>12.1%}", ""]
+                lines.append(f"  {account.calls:,} answers: {_span(work)} of work each, {_span(trip)} with the way")
+            lines.append("")
         lines.append(self.sentence())
         told = [f"{change}: {gain:+.0%}" for change, gain in self.changes()[:MOST_CHANGES] if gain >= LEAST_GAIN]
         return lines + ([f"What if: {'; '.join(told)}."] if told else [])
-
-    def _rows(self, account: Account) -> list[tuple[str, float, str]]:
-        """Name and share of the time of each entry of an account, and what else is known of an operator."""
-        ledger, rows, wall = self.ledger, list[tuple[str, float, str]](), max(account.wall, 1e-9)
-        for path, seconds in account.busy.items():
-            more = ""
-            if path in ledger.items and account.kind != "callee":
-                waits = [each.get(path, 0.0) / wall for each in (ledger.starved, ledger.blocked)]
-                more = f"  {ledger.items[path]:>7,}" + "".join(f"  {each:>7.1%}" for each in waits)
-            rows.append((path, seconds / wall, more))
-        rows += [
-            (_waiting(what), seconds / wall, "") for what, seconds in account.waits.items() if seconds / wall > 5e-4
-        ]
-        rest = sum(seconds for seconds in account.waits.values() if seconds / wall <= 5e-4)
-        return [*rows, (f"({ENGINE})", (account.engine + rest) / wall, "")]
 
     # -- the file
 
@@ -277,6 +282,23 @@ class Profile:
             raise ConfigError(f"it is no profile: {type(error).__name__}: {error}") from error
 
 
+def way_to(path: str) -> str:
+    """The name, beside operators, of what is between a gather and its workers."""
+    return f"the way to the workers of {path}"
+
+
+def _rows(account: Account) -> list[tuple[str, float, str]]:
+    """Name and share of the time of each entry of an account, and what else is known of an operator."""
+    rows, wall = list[tuple[str, float, str]](), max(account.wall, 1e-9)
+    for path, seconds in account.busy.items():
+        waits = [each.get(path, 0.0) / wall for each in (account.starved, account.blocked)]
+        more = f"  {account.items.get(path, 0):>7,}" + "".join(f"  {each:>7.1%}" for each in waits)
+        rows.append((path, seconds / wall, more if path in account.items else ""))
+    rows += [(_waiting(what), seconds / wall, "") for what, seconds in account.waits.items() if seconds >= LEAST * wall]
+    rest = sum(seconds for seconds in account.waits.values() if seconds < LEAST * wall)
+    return [*rows, (f"({ENGINE})", (account.engine + rest) / wall, "")]
+
+
 def _asleep(account: Account) -> float:
     """Seconds for which a thread or process had nothing to do."""
     return sum(seconds for what, seconds in account.waits.items() if what not in (OPENING, OUTSIDE, SAVING))
@@ -284,7 +306,7 @@ def _asleep(account: Account) -> float:
 
 def _waiting(what: str) -> str:
     """The name of a wait in a table."""
-    return f"({what})" if what in (OUTSIDE, OPENING, SAVING) else f"(waits for {what})"
+    return f"({what})" if what in (OUTSIDE, OPENING, SAVING, NO_REQUEST) else f"(waits for {what})"
 
 
 def _span(seconds: float) -> str:

@@ -91,6 +91,7 @@ class Session:
     counter: str = "env_steps"
     about: Mapping[str, Any] = attrs.field(factory=dict)
     forked: Mapping[str, Any] = attrs.field(factory=dict)
+    span: float | None = None  #: seconds after which the first result ends it, for a profile
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     confirmed: dict[str, float] = attrs.field(factory=dict, init=False)  #: entries of the newest confirmation
@@ -104,8 +105,9 @@ class Session:
     _saved: float = attrs.field(factory=clock, init=False)  # when the last one was taken
     _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
     _overdue: bool = attrs.field(default=False, init=False)
+    _begun: float = attrs.field(default=0.0, init=False)  # when it was last pulled
     _results_here: int = attrs.field(default=0, init=False)  # without those before a resume
-    _first: Ledger | None = attrs.field(default=None, init=False)  # the run's ledger at its first result
+    _books: list[Ledger] = attrs.field(factory=list, init=False)  # ledgers when it was first pulled and gave a result
 
     @classmethod
     def of(
@@ -141,7 +143,7 @@ class Session:
         try:
             with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
                 self.begin(run, command, quiet=quiet)
-                outcome = self.pull(run, interrupts, quiet=quiet)
+                outcome = self.pull(run, interrupts, None if self.span is None else self._spent, quiet=quiet)
         finally:
             self.directory.close()
         click.echo(self.words)
@@ -165,11 +167,13 @@ class Session:
         self.error, hard, self.ended, self._overdue = None, False, False, False
         live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
         earlier = run.context.watch.seconds
+        self._books, self._begun = self._books or [run.ledger()], clock()
         try:
             shown = progress(self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter)
             with shown as display, self._time_limit(run):
                 for result in run:
-                    self._first = self._first or run.ledger()
+                    if len(self._books) == 1:
+                        self._books.append(run.ledger())
                     self._take(result)
                     display.report(self.last)
                     # At the end, save before the plan closes: then it may go on with a larger budget.
@@ -229,13 +233,15 @@ class Session:
 
         def end() -> None:
             self._overdue = True
-            log.warning("no result since %g s were over: the run ends without", self.budget.seconds)
+            log.warning("no result since %g s were over: the run ends without", self.span or self.budget.seconds)
             run.interrupt()
 
-        if self.budget.seconds is None:
+        bounds = [] if self.budget.seconds is None else [self.budget.seconds - run.context.watch.seconds]
+        bounds += [] if self.span is None else [self.span]
+        if not bounds:
             yield
             return
-        left = max(0.0, self.budget.seconds - run.context.watch.seconds) + LAST_RESULT_SECONDS
+        left = max(0.0, min(bounds)) + LAST_RESULT_SECONDS
         timer = threading.Timer(min(left, threading.TIMEOUT_MAX), end)
         timer.daemon = True
         timer.start()
@@ -345,13 +351,14 @@ class Session:
             log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
         self._saved = clock()
 
+    def _spent(self, _: Mapping[str, Any]) -> bool:
+        return self.span is not None and clock() - self._begun >= self.span
+
     def _profile(self, run: Run) -> Profile:
-        """The profile of the run since its first result, or of all of it if there is no later one."""
+        """The profile of the run since its first result, or since it was opened if there is no later one."""
         now = run.ledger()
-        first = self._first if self._results_here > 1 else None
-        return Profile(
-            now if first is None else now.since(first), 0.0 if first is None else first.driver.wall, self.counter
-        )
+        first = self._books[-1] if self._results_here > 1 else self._books[0]
+        return Profile(now.since(first), first.driver.wall, self.counter)
 
     @property
     def save(self) -> Callable[[Path], None] | None:

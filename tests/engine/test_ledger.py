@@ -155,8 +155,8 @@ def test_sleep_counts_for_what_will_wake_the_run(clock: Clock) -> None:
         assert sleeping(running, clock, answered) == 1
         book = running.ledger()
     assert given(book.driver) == {"gather.gather_sync": 11}
-    assert book.starved["gather.gather_sync"] == 0
-    assert book.blocked["blocked.Dequeue"] == 11
+    assert book.driver.starved["gather.gather_sync"] == 0
+    assert book.driver.blocked["blocked.Dequeue"] == 11
 
 
 def test_workers_send_their_accounts_with_answers(clock: Clock) -> None:
@@ -171,6 +171,7 @@ def test_workers_send_their_accounts_with_answers(clock: Clock) -> None:
         book = running.ledger()
     (account,) = [each for each in book.accounts if each.kind == "worker"]
     assert given(account) == {"Slow": 15, "encode": 6, NO_REQUEST: 2}
+    assert account.items == {"Slow": 3, "encode": 3}
     assert (account.calls, account.wall, account.stage, account.by) == (3, 23, "gather_async", DRIVER)
     assert account.trips == 7 + 15 + 15  # the second was asked at 0 and answered at 15, the third at 8 and at 23
     assert given(book.driver) == {"use": 3, OUTSIDE: 21}
@@ -196,7 +197,7 @@ def test_parts_in_this_process_count_once(clock: Clock) -> None:
         list(running)
         book = running.ledger()
     assert given(book.driver) == {"Slow": 20, "encode": 8, "use": 4}
-    assert book.items == {"Slow": 4, "encode": 4, "gather_sync": 4, "use": 4}
+    assert book.driver.items == {"Slow": 4, "encode": 4, "gather_sync": 4, "use": 4}
     assert len(book.accounts) == 1
 
 
@@ -270,7 +271,7 @@ def test_what_the_reader_does_for_a_thread_is_the_readers(clock: Clock) -> None:
             workers.answer()
         book = running.ledger()
     driver, thread, _ = book.accounts
-    assert driver.busy.get("make", 0) + thread.busy["make"] == 2 * book.items["make"]
+    assert driver.busy.get("make", 0) + thread.busy["make"] == 2 * thread.items["make"]
     assert driver.busy["make"] > 0
     assert thread.waits[NO_INPUT] > 0
 
@@ -284,5 +285,5 @@ def test_a_ledger_of_a_span_and_in_a_file(clock: Clock) -> None:
         next(running)
         book = running.ledger().since(before)
     assert given(book.driver) == {"store.act": 4, "train.learn": 3, "train.keep": 1}
-    assert book.items["train.keep"] == 1
+    assert book.driver.items["train.keep"] == 1
     assert Ledger.of(json.loads(json.dumps(book.values()))) == book

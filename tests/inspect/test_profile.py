@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 
 from flowrl.engine.ledger import DRIVER, FULL, NO_REQUEST, OUTSIDE, Account, Ledger
@@ -14,7 +15,7 @@ from flowrl.inspect.profile import Change, Profile
 
 def profile(*accounts: Account, counters: dict[str, int] | None = None, **stages: Any) -> Profile:
     about = {path: {"kind": kind, "in_flight": n, "workers": k} for path, (kind, n, k) in stages.items()}
-    return Profile(Ledger(list(accounts), {}, {}, {}, counters or {"env_steps": 500}, about))
+    return Profile(Ledger(list(accounts), counters or {"env_steps": 500}, about))
 
 
 def driver(wall: float, waits: dict[str, float] | None = None, **busy: float) -> Account:
@@ -75,6 +76,22 @@ CASES: list[tuple[str, Profile, str, dict[Change, float]]] = [
         {Change("act"): 1.0, Change("g", workers=1): 1.0, Change("use", 1.25): 1.25},
     ),
     (
+        "gather_async: the way is long",
+        profile(
+            driver(10, {"g": 9}, use=1),
+            attrs.evolve(worker(0, 10, 100, act=3), trips=9),
+            g=("gather_async", 1, 1),
+        ),
+        "the way to the workers of g",
+        {Change("act"): 10 / 8.5, Change("the way to the workers of g"): 10 / 7},
+    ),
+    (
+        "gather_sync: the way is long",
+        profile(driver(10, {"g": 9}, use=1), worker(0, 10, 100, act=3), g=("gather_sync", 1, 1)),
+        "the way to the workers of g",
+        {Change("act"): 10 / 8.5, Change("the way to the workers of g"): 10 / 7},
+    ),
+    (
         "a thread: the slower of both",
         profile(
             driver(10, use=10),
@@ -130,6 +147,13 @@ def test_what_is_named_is_what_is_never_idle() -> None:
     assert CASES[1][1].sentence() == (
         "Bottleneck: act. It takes 60% of the time of the worker 0 of g, which is idle 40%, and the run's own thread "
         "waits 60% of the time: they take turns."
+    )
+
+
+def test_a_long_way_is_named_with_its_share() -> None:
+    assert CASES[5][1].sentence() == (
+        "Bottleneck: the way to the workers of g. Of the 90 ms from a request to its answer the worker works 30 ms; "
+        "the rest is pickling, transport and waiting for a processor."
     )
 
 
