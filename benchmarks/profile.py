@@ -5,21 +5,28 @@ in threads, with learners elsewhere. For each: the largest error of a share, in 
 that is named, beside the one that it is; and for two changes the gain that was foreseen and the gain once made.
 Workers are threads, so that sleeps overlap on any machine; with --ray they are processes.
 
-    python benchmarks/profile.py [--seconds 1.5] [--only NAME] [--ray] [--cost]
+    python benchmarks/profile.py [--seconds 1.5] [--only NAME] [--ray]
 
---cost measures instead what the ledger costs DQN on CartPole-v1, in pairs of runs with and without it.
+With a checkout of another version, it measures instead what the difference costs DQN on CartPole-v1: seconds of the
+processor for the same training, in pairs of processes.
+
+    python benchmarks/profile.py --against ../before [--steps 3000] [--rounds 9]
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
-from common import print_machine
+import numpy as np
+from common import print_machine, ratio_with_interval
 
 from flowrl import Context, Plan, Queue, context, from_items, from_workers, operator
 from flowrl.engine.subplan import SubplanWorker, packed, unpacked
@@ -324,13 +331,46 @@ def try_case(case: Case, seconds: float) -> tuple[float, bool, list[tuple[str, f
     return shares, found == case.cause, gains
 
 
+#: Trains in the checkout of the current folder, and prints the seconds of the processor.
+TRAIN = """
+import sys, time
+sys.path.insert(0, "")
+from flowrl.plans import DQN
+with DQN(env="CartPole-v1", seed=0) as trainer:
+    trainer.train(until={"env_steps": 1100})
+    begun = time.process_time()
+    trainer.train(until={"env_steps": %d})
+    print(time.process_time() - begun)
+"""
+
+
+def compare(other: Path, steps: int, rounds: int) -> None:
+    """The cost of this version against another one."""
+    seconds: dict[Path, list[float]] = {Path(__file__).parents[1]: [], other: []}
+    for turn in range(rounds):
+        for folder in list(seconds)[:: 1 if turn % 2 else -1]:
+            words = [sys.executable, "-c", TRAIN % steps]
+            done = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+            seconds[folder].append(float(done.stdout.split()[-1]))
+    here, there = map(np.array, seconds.values())
+    ratio, low, high = ratio_with_interval(here, there)
+    print(f"DQN, {steps} env steps, {rounds} pairs: {np.median(here):.2f} s here, {np.median(there):.2f} s there")
+    print(f"ratio {ratio:.4f}  (95 % interval {low:.4f} to {high:.4f})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--only", default="")
     parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--against", type=Path)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     print_machine("flowrl-engine")
+    if options.against is not None:
+        compare(options.against, options.steps, options.rounds)
+        return
     Workers.ray = options.ray
     chosen = [
         case for case in CASES if case.name.startswith(options.only) and (not options.ray or "workers" in case.costs)

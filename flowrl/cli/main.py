@@ -255,7 +255,7 @@ def cli() -> None:
     type=SinkName(),
     metavar="NAME",
     multiple=True,
-    help="Also write results for: csv, tensorboard, wandb, mlflow.",
+    help="Also write results for: csv, tensorboard, wandb, mlflow, prometheus.",
 )
 @click.option(
     "--resume",

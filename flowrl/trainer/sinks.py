@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO
 
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.storage.files import read_json, replacing, write_json
+from flowrl.storage.files import read_json, replacing, write, write_json
 
 Result = Mapping[str, Any]
 
@@ -197,18 +198,50 @@ class MlflowSink:
         self._client.set_terminated(self._id)
 
 
+#: What stands in a label's text for its special characters.
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class PrometheusSink:
+    """metrics.prom: the newest result in Prometheus's text format, a gauge for each number.
+
+    For the textfile collector of the node exporter, or any server of files: nothing listens. `loss` becomes
+    `flowrl_loss{run="NAME"}`; what follows a slash, such as a learner, becomes the label `of`. With
+    `report_timers=true` there is `flowrl_timers{run="NAME",of="OPERATOR"}`, in seconds.
+    """
+
+    def __init__(self, folder: Path, kept: Sequence[Result] = ()) -> None:
+        self.path, self._run = folder / FILES["prometheus"], folder.resolve().name
+        self.record(kept[-1] if kept else {})
+
+    def record(self, result: Result) -> None:
+        samples: dict[str, list[str]] = {}
+        for key, value in _numbers(result).items():
+            name, _, of = key.partition("/")
+            labels = {"run": self._run, **({"of": of} if of else {})}
+            texts = [f'{label}="{text.translate(_ESCAPED)}"' for label, text in labels.items()]
+            metric = "flowrl_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
+            samples.setdefault(metric, []).append(f"{metric}{{{','.join(texts)}}} {float(value)!r}\n")
+        write(self.path, "".join("".join([f"# TYPE {name} gauge\n", *lines]) for name, lines in samples.items()))
+
+    def close(self) -> None:
+        """Does nothing: the file is whole."""
+
+
 #: The sinks by name, and the files in a run directory that reveal each.
 SINKS: dict[str, Callable[[Path, Sequence[Result]], Sink]] = {
     "csv": CsvSink,
     "tensorboard": TensorBoardSink,
     "wandb": WandbSink,
     "mlflow": MlflowSink,
+    "prometheus": PrometheusSink,
 }
 FILES = {
     "csv": "metrics.csv",
     "tensorboard": "events.out.tfevents.*",
     "wandb": "wandb/*run-*-*",
     "mlflow": "mlflow_run.json",
+    "prometheus": "metrics.prom",
 }
 #: What installs the packages of sinks, by their modules.
 PACKAGES = {

@@ -179,10 +179,36 @@ def test_results_without_env_steps_are_numbered(tmp_path: Path) -> None:
     assert scalars_of(tmp_path) == {"x": [(0, 5), (1, 6)]}
 
 
+def test_prometheus_finds_the_newest_result(tmp_path: Path) -> None:
+    """As its text format has it: a type, and the lines of each metric together."""
+    folder = tmp_path / 'a "run"'
+    folder.mkdir()
+    (sink,) = open_sinks(["prometheus"], folder, [{"env_steps": 1}])
+    assert (folder / "metrics.prom").read_text() == (
+        '# TYPE flowrl_env_steps gauge\nflowrl_env_steps{run="a \\"run\\""} 1.0\n'
+    )
+    sink.record({"loss/ppo": 0.5, "timers/train.Replay": 1e-7, "loss/dqn": 2, "unknown": None, "1-step": 3, "t": [1]})
+    sink.close()
+    run = 'run="a \\"run\\""'
+    assert (folder / "metrics.prom").read_text().splitlines() == [
+        "# TYPE flowrl_loss gauge",
+        f'flowrl_loss{{{run},of="ppo"}} 0.5',
+        f'flowrl_loss{{{run},of="dqn"}} 2.0',
+        "# TYPE flowrl_timers gauge",
+        f'flowrl_timers{{{run},of="train.Replay"}} 1e-07',
+        "# TYPE flowrl_1_step gauge",
+        f"flowrl_1_step{{{run}}} 3.0",
+    ]
+    assert sinks_in(folder) == ["prometheus"]
+
+
 def test_an_unknown_sink_is_refused_before_any_work(folder: Path) -> None:
     done = flowrl("run", "tiny.py", "--sink", "tensorbord", "--out", "run")
     assert done.exit_code == 2
-    assert "no sink 'tensorbord'; did you mean 'tensorboard'? There are: csv, mlflow, tensorboard" in done.stderr
+    assert (
+        "no sink 'tensorbord'; did you mean 'tensorboard'? There are: csv, mlflow, prometheus, tensorboard"
+        in done.stderr
+    )
     assert not (folder / "run").exists()
 
 
