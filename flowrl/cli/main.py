@@ -392,7 +392,8 @@ def run(
         title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
         session = Session.of(complete, workers, config, title, directory, budget, complain=complained, earlier=earlier)
         session.about = {**about, **({"inserts": [*inserts]} if inserts else {})}
-        session.forked, session.span = forked, ctx.meta.get("flowrl.span")
+        session.forked = forked
+        session.span, session.trace = ctx.meta.get("flowrl.profiled", (None, None))
         code = session.run(ctx.meta["flowrl.command"], quiet=quiet)
     finally:
         workers.close()
@@ -405,10 +406,18 @@ def run(
 @_plan_options
 @click.option("--seconds", type=Number(above=0), metavar="S", help="How long PLAN trains; 20 by default.")
 @click.option("--out", type=FOLDER, metavar="DIR", help="Run directory of PLAN; otherwise a new one in runs/.")
+@click.option("--trace", type=FILE, metavar="FILE", help="Write what PLAN did when, for ui.perfetto.dev, to a .json.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def profile(
-    ctx: click.Context, /, plan: str, seconds: float | None, out: str | None, as_json: bool, **options: Any
+    ctx: click.Context,
+    /,
+    plan: str,
+    seconds: float | None,
+    out: str | None,
+    trace: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Tell where the time goes: train PLAN for some seconds, or read what the run directory PLAN has written.
 
@@ -422,7 +431,7 @@ def profile(
     folder = Path(plan)
     if not folder.is_dir():
         try:
-            ctx.meta["flowrl.span"] = seconds or PROFILE_SECONDS
+            ctx.meta["flowrl.profiled"] = seconds or PROFILE_SECONDS, None if trace is None else Path(trace)
             ctx.invoke(run, plan=plan, out=out, quiet=True, **options)
         except click.exceptions.Exit as end:
             if end.exit_code != 0:

@@ -63,6 +63,8 @@ class Call(Stage):
     calls: int = runtime(default=0)
     served: float = runtime(default=0.0)
     _served_until: float = runtime(default=0.0)
+    #: Called with the worker's index, when it was asked and when it has answered.
+    observer: Callable[[int, float, float], None] | None = runtime()
     _callee: Any = runtime()  # `worker`, or a worker in front of it
     _receive: Callable[[Any], Any] = runtime()
     _contract: CalleeContract = runtime(
@@ -156,6 +158,8 @@ class Call(Stage):
     def _answered(self, asked: float, _: Future[Any]) -> None:
         """The done-callback of a request, called in whichever thread completes it."""
         now = clock()
+        if self.observer is not None:
+            self.observer(0, asked, now)
         self.calls += 1
         self.served += now - max(asked, self._served_until)
         self._served_until = now

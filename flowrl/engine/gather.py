@@ -9,7 +9,7 @@ import copy
 import heapq
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -99,6 +99,8 @@ class Gather(Stage):
     _next_look: float = runtime(default=0.0)
     _takes_remote: bool = runtime(default=False)
     _unheard: set[int] = runtime(factory=set)  # workers that the state being taken is without
+    #: Called with a worker's index, when it was asked and when it has answered.
+    observer: Callable[[int, float, float], None] | None = runtime()
     accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `flowrl.engine.ledger`
 
     def host(
@@ -202,6 +204,8 @@ class Gather(Stage):
             self.accounts[request.index] = account[0]
         heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
+        if self.observer is not None:
+            self.observer(request.index, request.asked, request.asked + request.seconds)
         self._look(request.asked + request.seconds)
 
     def _receive(self, arrival: Arrival) -> list[Any]:

@@ -261,7 +261,7 @@ def _callee(stage: Call, by: Account, wall: float) -> Account:
 def _of_parts(stage: Gather, mine: Account) -> list[Account]:
     """Move the seconds of parts that run in the thread that asks for them from the gather to their operators."""
     others = []
-    for part in _parts(stage):
+    for part in inline_parts(stage):
         here, *apart = accounts(part)
         waits = {what: s for what, s in here.waits.items() if what not in (OPENING, OUTSIDE, SAVING)}
         mine.add_operators(here)
@@ -297,7 +297,7 @@ def _workers(stage: Gather, by: Account) -> list[Account]:
     return found
 
 
-def _parts(stage: Gather) -> Sequence[Run]:
+def inline_parts(stage: Gather) -> Sequence[Run]:
     """The parts of a plan that run in the thread that asks for them."""
     hosts = [member.target for member in stage.inline if isinstance(member.target, PartHost)]
     parts = [host.parts.get(stage.meter.path) for host in hosts]

@@ -24,6 +24,7 @@ from flowrl.engine.run import Run
 from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.inspect.profile import Profile
+from flowrl.inspect.trace import Trace
 from flowrl.interrupts import Interrupts
 from flowrl.policies.protocols import HasWeights
 from flowrl.rollout import BaseWorkers, WorkerSet
@@ -92,6 +93,7 @@ class Session:
     about: Mapping[str, Any] = attrs.field(factory=dict)
     forked: Mapping[str, Any] = attrs.field(factory=dict)
     span: float | None = None  #: seconds after which the first result ends it, for a profile
+    trace: Path | None = None  #: the file of a trace of it
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     confirmed: dict[str, float] = attrs.field(factory=dict, init=False)  #: entries of the newest confirmation
@@ -143,7 +145,10 @@ class Session:
         try:
             with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
                 self.begin(run, command, quiet=quiet)
+                trace = None if self.trace is None else Trace(run)
                 outcome = self.pull(run, interrupts, None if self.span is None else self._spent, quiet=quiet)
+                if trace is not None and self.trace is not None:
+                    self._write_trace(trace, self.trace)
         finally:
             self.directory.close()
         click.echo(self.words)
@@ -350,6 +355,13 @@ class Session:
         except Exception as error:
             log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
         self._saved = clock()
+
+    @staticmethod
+    def _write_trace(trace: Trace, path: Path) -> None:
+        try:
+            write(path, trace.text())
+        except OSError as error:
+            raise ConfigError(f"the trace cannot be written to {path}: {error.strerror or error}") from error
 
     def _spent(self, _: Mapping[str, Any]) -> bool:
         return self.span is not None and clock() - self._begun >= self.span

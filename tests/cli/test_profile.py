@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_plan_is_run_and_its_run_read_again(folder: Path) -> None:
     """E1: all entries of a thread sum to its time; the run directory says the same later."""
-    done = flowrl("profile", "tiny.py", "--out", "out", "--seconds", "60")
+    done = flowrl("profile", "tiny.py", "--out", "out", "--seconds", "60", "--trace", "trace.json")
     assert done.exit_code == 0, done.output
     head, _, *lines = done.stdout.splitlines()[1:]
     assert head.endswith(" s")
@@ -28,6 +28,8 @@ def test_a_plan_is_run_and_its_run_read_again(folder: Path) -> None:
     assert any(line.startswith("driver, ") for line in lines)
     assert [line.split()[-1] for line in lines if line.split()[:1] == ["sum"]] == ["100.0%"]
     assert any(line.startswith("Bottleneck: ") for line in lines)
+    names = {event["name"] for event in json.loads((folder / "trace.json").read_text())["traceEvents"]}
+    assert {"process_name", "thread_name", "keep"} <= names
     again = flowrl("profile", "out")
     assert again.stdout.splitlines() == done.stdout.splitlines()[1:]
     values = json.loads(flowrl("profile", "out", "--json").stdout)

@@ -53,6 +53,13 @@ FAULTS = [
         LEDGER + "test_an_account_is_no_part_of_the_state",
     ),
     Fault(
+        "E4",
+        "flowrl/inspect/trace.py",
+        "            publish(version, *args, **more)\n",
+        "",
+        "tests/inspect/test_trace.py::test_published_weights_are_instants_and_are_published",
+    ),
+    Fault(
         "E5",
         "flowrl/inspect/profile.py",
         "min(1 / max(item, 1e-9), in_flight / max(item + cycle + way, 1e-9))",

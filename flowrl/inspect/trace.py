@@ -1,0 +1,131 @@
+"""A trace of a run, which https://ui.perfetto.dev and chrome://tracing open: who worked when, and who waited for whom.
+
+The format is the Trace Event Format of Chrome: complete events ("X") on tracks, and instants ("i").
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import perf_counter as clock
+from typing import Any, Protocol, runtime_checkable
+
+from flowrl.engine.calls import Call, Prefetch
+from flowrl.engine.gather import Gather
+from flowrl.engine.ledger import inline_parts
+from flowrl.engine.meter import Meter
+from flowrl.engine.run import Run
+
+#: Most events that are kept, the newest.
+MOST = 200_000
+
+#: A process of the trace: the run's own has the threads, each gather or call one with its workers.
+_OWN = 1
+
+
+@runtime_checkable
+class Publishes(Protocol):
+    """A resource that sends weights to those who act."""
+
+    def publish(self, version: int, weights: Any, /) -> None: ...
+
+
+class Trace:
+    """The events of a run from now on; start it before the run is pulled. It changes no result (E4).
+
+    Each busy span of an operator is an event on the track of its thread, and each sleep one on that of the run's own.
+    Each request to a worker is one on the track of that worker, from when it could begin until its answer came. Weights
+    that are published are instants.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._begun = run, clock()
+        self._events: deque[tuple[str, str, float, float, int, int]] = deque(maxlen=MOST)
+        self._workers: dict[int, str] = {}
+        kind = _traced(self._busy)
+        parts = [part for stage in run.stages if isinstance(stage, Gather) for part in inline_parts(stage)]
+        for meter in [meter for each in (run, *parts) for meter in each.meters()]:
+            meter.__class__ = kind
+        run.asleep = _Asleep(run.asleep, self._slept)
+        for number, stage in enumerate(run.stages, _OWN + 1):
+            if isinstance(stage, Call) or (
+                isinstance(stage, Gather) and len(stage.inline) < len(stage.workers.members)
+            ):
+                self._workers[number] = stage.meter.path
+                stage.observer = self._answers(number, stage.meter.path)
+        for name, resource in run.resources.items():
+            if isinstance(resource, Publishes):
+                self._observe_weights(name, resource)
+
+    def _busy(self, path: str, seconds: float) -> None:
+        now = clock()
+        self._events.append((path, "operator", now - seconds, seconds, _OWN, threading.get_ident()))
+
+    def _slept(self, paths: Iterable[str], seconds: float) -> None:
+        now, what = clock(), " or ".join(paths)
+        self._events.append((f"waits for {what}", "stall", now - seconds, seconds, _OWN, threading.get_ident()))
+
+    def _answers(self, process: int, path: str) -> Callable[[int, float, float], None]:
+        last: dict[int, float] = {}
+
+        def answered(worker: int, asked: float, now: float) -> None:
+            begun = max(asked, last.get(worker, 0.0))  # it takes one request after another
+            last[worker] = now
+            self._events.append((path, "request", begun, max(0.0, now - begun), process, worker))
+
+        return answered
+
+    def _observe_weights(self, name: str, resource: Any) -> None:
+        publish = resource.publish
+
+        def published(version: int, *args: Any, **more: Any) -> None:
+            self._events.append((f"weights {version} of {name}", "weights", clock(), -1.0, _OWN, threading.get_ident()))
+            publish(version, *args, **more)
+
+        resource.publish = published
+
+    def text(self) -> str:
+        """The trace as JSON, for a file."""
+        idents = {stage.ident: stage.meter.path for stage in self._run.stages if isinstance(stage, Prefetch)}
+        names = {_OWN: "flowrl", **{number: f"workers of {path}" for number, path in self._workers.items()}}
+        events: list[dict[str, Any]] = [_named("process_name", pid, 0, name) for pid, name in names.items()]
+        threads: dict[tuple[int, int], int] = {}
+        for name, kind, begun, seconds, pid, ident in self._events:
+            if (pid, ident) not in threads:
+                threads[pid, ident] = tid = len(threads) + 1
+                thread = f"worker {ident}" if pid != _OWN else "driver"
+                thread = f"thread of {idents[ident]}" if pid == _OWN and ident in idents else thread
+                events.append(_named("thread_name", pid, tid, thread))
+            event = {"name": name, "cat": kind, "ts": 1e6 * (begun - self._begun), "pid": pid}
+            event |= {"tid": threads[pid, ident]}
+            events.append(event | ({"ph": "X", "dur": 1e6 * seconds} if seconds >= 0 else {"ph": "i", "s": "t"}))
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _traced(tell: Callable[[str, float], None]) -> type[Meter]:
+    """A kind of meter that tells each busy span; an existing one becomes it without its stage noticing."""
+    slot = vars(Meter)["busy"]
+
+    def add(meter: Meter, seconds: float) -> None:
+        tell(meter.path, seconds - slot.__get__(meter))
+        slot.__set__(meter, seconds)
+
+    return type("TracedMeter", (Meter,), {"__slots__": (), "busy": property(slot.__get__, add)})
+
+
+class _Asleep(dict[tuple[str, ...], float]):
+    """Seconds asleep, which tells each sleep."""
+
+    def __init__(self, seconds: dict[tuple[str, ...], float], tell: Callable[[Iterable[str], float], None]) -> None:
+        super().__init__(seconds)
+        self._tell = tell
+
+    def __setitem__(self, paths: tuple[str, ...], seconds: float) -> None:
+        self._tell(paths, seconds - self.get(paths, 0.0))
+        super().__setitem__(paths, seconds)

@@ -1,0 +1,119 @@
+"""A trace: the events of a run on the tracks of its threads and workers, in the format that Perfetto opens."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from flowrl import from_items, from_workers, operator
+from flowrl.engine import calls, gather, ledger, run, stages, subplan
+from flowrl.inspect import trace
+from flowrl.inspect.trace import Trace
+from flowrl.testing import ManualWorkers
+from tests.engine.engine_parts import InlineWorkers, hosts, settle
+from tests.engine.test_ledger import Clock, Slow, costs, sleeping
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    planned = Clock()
+    for module in (calls, gather, ledger, run, stages, subplan, trace):
+        monkeypatch.setattr(module, "clock", planned)
+    return planned
+
+
+def spans(text: str) -> list[tuple[Any, ...]]:
+    """Track, name, beginning and seconds of each event, by name of the track."""
+    events = json.loads(text)["traceEvents"]
+    named = {
+        (event["name"], event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"
+    }
+
+    def track(event: dict[str, Any]) -> str:
+        return f"{named['process_name', event['pid'], 0]}, {named['thread_name', event['pid'], event['tid']]}"
+
+    assert {event["ph"] for event in events} <= {"M", "X", "i"}
+    return [
+        (track(event), event["name"], event["ts"] / 1e6, event["dur"] / 1e6) for event in events if event["ph"] == "X"
+    ]
+
+
+def test_operators_are_events_of_their_thread(clock: Clock) -> None:
+    """E4: it changes no result."""
+    plan = from_items([1, 2]).for_each(costs(clock, 2), name="a").filter(costs(clock, 1), name="b")
+    with plan.run() as running:
+        traced = Trace(running)
+        clock.now += 4
+        assert list(running) == list(plan)
+        found = [span for span in spans(traced.text()) if span[3]]
+    driver = "flowrl, driver"
+    assert found == [(driver, "a", 4, 2), (driver, "b", 6, 1), (driver, "a", 7, 2), (driver, "b", 9, 1)]
+
+
+def test_sleeps_and_requests_are_events(clock: Clock) -> None:
+    workers = ManualWorkers(2, hosts())
+    with from_workers(workers, Slow(clock, 9)).gather_async(2).run() as running:
+        traced = Trace(running)
+        sleeping(running, clock, lambda: workers.answer(1))
+        settle(running)
+        workers.answer(1)
+        settle(running)
+        found = [span for span in spans(traced.text()) if span[3]]
+    assert sorted(found) == [
+        ("flowrl, driver", "waits for gather_async", 0, 5),
+        ("workers of gather_async, worker 1", "gather_async", 0, 5),
+        ("workers of gather_async, worker 1", "gather_async", 5, 5),
+    ]
+
+
+def test_parts_in_this_process_are_events_within_their_gather(clock: Clock) -> None:
+    with from_workers(InlineWorkers(1), Slow(clock, 9)).gather_sync().run() as running:
+        traced = Trace(running)
+        next(running)
+        found = [span for span in spans(traced.text()) if span[3]]
+    assert found == [("flowrl, driver", "Slow", 0, 5), ("flowrl, driver", "gather_sync", 0, 5)]
+
+
+def test_published_weights_are_instants_and_are_published(clock: Clock) -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.got: list[int] = []
+
+        def publish(self, version: int, weights: Any, *, everywhere: bool = False) -> None:
+            self.got.append(version)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            """Nothing to do."""
+
+    @operator
+    class Push:
+        owner: Owner
+
+        def __call__(self, item: int) -> int:
+            self.owner.publish(item, None, everywhere=True)
+            return item
+
+    owner = Owner()
+    with from_items([7, 8]).for_each(Push(owner)).run() as running:
+        traced = Trace(running)
+        list(running)
+        events = [event for event in json.loads(traced.text())["traceEvents"] if event["ph"] == "i"]
+    assert owner.got == [7, 8]
+    assert [event["name"] for event in events] == ["weights 7 of Owner", "weights 8 of Owner"]
+    owner.publish(9, None)
+    assert owner.got == [7, 8, 9]
+
+
+def test_only_the_newest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F7."""
+    monkeypatch.setattr(trace, "MOST", 5)
+    with from_items(range(99)).run() as running:
+        traced = Trace(running)
+        list(islice(running, 50))
+        assert len(spans(traced.text())) == 5
