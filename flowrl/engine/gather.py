@@ -24,7 +24,7 @@ from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import StoringWorker, WorkersContract
-from flowrl.engine.remote import Remote
+from flowrl.engine.remote import Remote, nbytes_of
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Stage
 from flowrl.engine.workers import InlineWorker, ask, ask_apart
@@ -101,6 +101,7 @@ class Gather(Stage):
     _unheard: set[int] = runtime(factory=set)  # workers that the state being taken is without
     #: Called with a worker's index, when it was asked and when it has answered.
     observer: Callable[[int, float, float], None] | None = runtime()
+    nbytes: dict[int, int] = runtime(factory=dict)  # of the items of each worker elsewhere
     accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `flowrl.engine.ledger`
 
     def host(
@@ -202,6 +203,10 @@ class Gather(Stage):
         answer = result if isinstance(result, Answer) else _apart(request.index, *result)
         if (account := answer.records.pop(ACCOUNT, None)) is not None:
             self.accounts[request.index] = account[0]
+        item = answer.item
+        if not isinstance(request.member.worker, InlineWorker):
+            nbytes = item.nbytes if isinstance(item, Remote) else nbytes_of(item)
+            self.nbytes[request.index] = self.nbytes.get(request.index, 0) + nbytes
         heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
         if self.observer is not None:

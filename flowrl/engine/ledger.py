@@ -48,6 +48,7 @@ class Account:
         by: Name of the account whose thread pulls that operator.
         calls: Requests that it has answered, or items that it has made.
         trips: Seconds of these requests from the question to the answer, as the one who asked measured them.
+        nbytes: Bytes of the columns of its items, also of those that stay where they are.
         where: Host, process and thread.
     """
 
@@ -60,6 +61,7 @@ class Account:
     by: str = ""
     calls: int = 0
     trips: float = 0.0
+    nbytes: int = 0
     where: tuple[str, int, int] = ("", 0, 0)
     items: dict[str, int] = attrs.field(factory=dict)
     starved: dict[str, float] = attrs.field(factory=dict)
@@ -108,6 +110,7 @@ class Account:
             blocked=_less(self.blocked, earlier.blocked),
             calls=self.calls - earlier.calls,
             trips=self.trips - earlier.trips,
+            nbytes=self.nbytes - earlier.nbytes,
         )
 
 
@@ -119,11 +122,13 @@ class Ledger:
         counters: The run's counters.
         stages: For each source, and each operator that another thread or process works for, what bounds its pace: its
             `kind`, `in_flight` and number of `workers`.
+        stores: The kind of the store that an operator puts items into or takes them from, by path: what may block it.
     """
 
     accounts: list[Account]
     counters: dict[str, int]
     stages: dict[str, dict[str, Any]]
+    stores: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def driver(self) -> Account:
@@ -137,6 +142,7 @@ class Ledger:
             accounts,
             _less(self.counters, earlier.counters),
             self.stages,
+            self.stores,
         )
 
     def values(self) -> dict[str, Any]:
@@ -163,7 +169,14 @@ def _less(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any
 
 def ledger(run: Run) -> Ledger:
     """The ledger of a run up to now; exact between two items."""
-    return Ledger(accounts(run), dict(run.counters), dict(filter(None, map(_pace, run.stages))))
+    contracts = {meter.path: meter.contract for meter in run.meters()}
+    stores = {path: each.out_of if each.into is None else each.into for path, each in contracts.items()}
+    return Ledger(
+        accounts(run),
+        dict(run.counters),
+        dict(filter(None, map(_pace, run.stages))),
+        {path: type(store).__name__ for path, store in stores.items() if store is not None},
+    )
 
 
 def accounts(run: Run) -> list[Account]:
@@ -290,6 +303,7 @@ def _workers(stage: Gather, by: Account) -> list[Account]:
             whole.add(waits=waits)
             whole.calls += main.calls
             whole.trips += stage.trips(index)
+            whole.nbytes += stage.nbytes.get(index, 0)
             worked += main.worked + sum(waits.values())
             found += [attrs.evolve(each, name=f"{each.name}, worker {index} of {path}") for each in apart]
         whole.waits[NO_REQUEST] = whole.wall - worked

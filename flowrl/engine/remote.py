@@ -65,10 +65,13 @@ def measured(value: Any) -> tuple[int, int]:
     if isinstance(value, (list, tuple)):
         both = [measured(each) for each in value]
         return sum(rows for rows, _ in both), sum(nbytes for _, nbytes in both)
-    return int(value.rows if has_member(type(value), "rows") else 0), _nbytes(value)
+    return int(value.rows if has_member(type(value), "rows") else 0), nbytes_of(value)
 
 
-def _nbytes(value: Any) -> int:
+def nbytes_of(value: Any) -> int:
+    """Bytes of a value: of its columns, or of the values in a list; 0 for what does not say."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(nbytes_of, value))
     if has_member(type(value), "nbytes"):  # a batch would look for a column, and for names like it
-        return int(value.nbytes)
-    return sum(_nbytes(part) for _, part in value.items()) if isinstance(value, Columns) else 0
+        return value.nbytes if isinstance(value.nbytes, int) else 0
+    return sum(nbytes_of(part) for _, part in value.items()) if isinstance(value, Columns) else 0

@@ -233,7 +233,7 @@ class Profile:
         pace = ledger.counters.get(self.counter, 0) / max(self.seconds, 1e-9)
         left_out = f", without the first {self.before:.1f} s" if self.before else ""
         lines += [f"{self.seconds:.1f} s, {pace:,.0f} {self.counter} per second{left_out}", ""]
-        shown = [(account, _rows(account)) for account in ledger.accounts]
+        shown = [(account, _rows(account, ledger.stores)) for account in ledger.accounts]
         width = max(len(row[0]) for _, rows in shown for row in rows) + 2
         for account, rows in shown:
             lines.append(f"{f'{account.name}, {account.wall:.1f} s':<{width}}   share    items  starved  blocked")
@@ -241,7 +241,10 @@ class Profile:
             lines.append(f"  {'sum':<{width}} {sum(share for _, share, _ in rows):>6.1%}")
             if account.kind == "worker" and account.calls:
                 work, trip = account.worked / account.calls, account.trips / account.calls
-                lines.append(f"  {account.calls:,} answers: {_span(work)} of work each, {_span(trip)} with the way")
+                size = f", {account.nbytes / 1e6:,.1f} MB" if account.nbytes else ""
+                lines.append(
+                    f"  {account.calls:,} answers{size}: {_span(work)} of work each, {_span(trip)} with the way"
+                )
             lines.append("")
         lines.append(self.sentence())
         told = [f"{change}: {gain:+.0%}" for change, gain in self.changes()[:MOST_CHANGES] if gain >= LEAST_GAIN]
@@ -287,12 +290,13 @@ def way_to(path: str) -> str:
     return f"the way to the workers of {path}"
 
 
-def _rows(account: Account) -> list[tuple[str, float, str]]:
+def _rows(account: Account, stores: Mapping[str, str]) -> list[tuple[str, float, str]]:
     """Name and share of the time of each entry of an account, and what else is known of an operator."""
     rows, wall = list[tuple[str, float, str]](), max(account.wall, 1e-9)
     for path, seconds in account.busy.items():
         waits = [each.get(path, 0.0) / wall for each in (account.starved, account.blocked)]
         more = f"  {account.items.get(path, 0):>7,}" + "".join(f"  {each:>7.1%}" for each in waits)
+        more += f" by {stores[path]}" if path in stores and waits[1] >= LEAST else ""
         rows.append((path, seconds / wall, more if path in account.items else ""))
     rows += [(_waiting(what), seconds / wall, "") for what, seconds in account.waits.items() if seconds >= LEAST * wall]
     rest = sum(seconds for seconds in account.waits.values() if seconds < LEAST * wall)

@@ -10,12 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import perf_counter as clock
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from flowrl.engine.calls import Call, Prefetch
 from flowrl.engine.gather import Gather
 from flowrl.engine.ledger import inline_parts
 from flowrl.engine.meter import Meter
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.run import Run
 
 #: Most events that are kept, the newest.
@@ -25,19 +26,12 @@ MOST = 200_000
 _OWN = 1
 
 
-@runtime_checkable
-class Publishes(Protocol):
-    """A resource that sends weights to those who act."""
-
-    def publish(self, version: int, weights: Any, /) -> None: ...
-
-
 class Trace:
     """The events of a run from now on; start it before the run is pulled. It changes no result (E4).
 
     Each busy span of an operator is an event on the track of its thread, and each sleep one on that of the run's own.
-    Each request to a worker is one on the track of that worker, from when it could begin until its answer came. Weights
-    that are published are instants.
+    Each request to a worker is one on the track of that worker, from when it could begin until its answer came. New
+    weights are an instant there, at the first answer after which a request carries them.
     """
 
     def __init__(self, run: Run) -> None:
@@ -50,14 +44,10 @@ class Trace:
             meter.__class__ = kind
         run.asleep = _Asleep(run.asleep, self._slept)
         for number, stage in enumerate(run.stages, _OWN + 1):
-            if isinstance(stage, Call) or (
-                isinstance(stage, Gather) and len(stage.inline) < len(stage.workers.members)
-            ):
-                self._workers[number] = stage.meter.path
+            if isinstance(stage, Call):
                 stage.observer = self._answers(number, stage.meter.path)
-        for name, resource in run.resources.items():
-            if isinstance(resource, Publishes):
-                self._observe_weights(name, resource)
+            elif isinstance(stage, Gather) and len(stage.inline) < len(stage.workers.members):
+                stage.observer = self._answers(number, stage.meter.path, WorkersContract(stage.workers))
 
     def _busy(self, path: str, seconds: float) -> None:
         now = clock()
@@ -67,24 +57,24 @@ class Trace:
         now, what = clock(), " or ".join(paths)
         self._events.append((f"waits for {what}", "stall", now - seconds, seconds, _OWN, threading.get_ident()))
 
-    def _answers(self, process: int, path: str) -> Callable[[int, float, float], None]:
+    def _answers(
+        self, process: int, path: str, workers: WorkersContract | None = None
+    ) -> Callable[[int, float, float], None]:
+        self._workers[process] = path
         last: dict[int, float] = {}
+        carried: int | None = None
 
         def answered(worker: int, asked: float, now: float) -> None:
+            nonlocal carried
             begun = max(asked, last.get(worker, 0.0))  # it takes one request after another
             last[worker] = now
             self._events.append((path, "request", begun, max(0.0, now - begun), process, worker))
+            version = None if workers is None else workers.version
+            if version is not None and version != carried:
+                carried = version
+                self._events.append((f"weights {version}", "weights", clock(), -1.0, process, worker))
 
         return answered
-
-    def _observe_weights(self, name: str, resource: Any) -> None:
-        publish = resource.publish
-
-        def published(version: int, *args: Any, **more: Any) -> None:
-            self._events.append((f"weights {version} of {name}", "weights", clock(), -1.0, _OWN, threading.get_ident()))
-            publish(version, *args, **more)
-
-        resource.publish = published
 
     def text(self) -> str:
         """The trace as JSON, for a file."""

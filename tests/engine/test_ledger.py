@@ -177,6 +177,25 @@ def test_workers_send_their_accounts_with_answers(clock: Clock) -> None:
     assert given(book.driver) == {"use": 3, OUTSIDE: 21}
 
 
+def test_bytes_of_what_workers_send_are_counted(clock: Clock) -> None:
+    """E3: of columns, also of items that stay with their worker."""
+    import numpy as np
+
+    for apart in (False, True):
+        workers = ManualWorkers(1, hosts(), apart=apart)
+        part = from_workers(workers, Slow(clock, 9)).for_each(lambda item: {"x": np.zeros(5), "y": [item, b"z"]})
+        with part.gather_async().run() as running:
+            settle(running)
+            workers.answer()
+            settle(running)
+            assert running.ledger().accounts[1].nbytes == 40
+
+
+def test_what_may_block_an_operator_is_known(clock: Clock) -> None:
+    with branches(clock).run() as running:
+        assert running.ledger().stores == {"store.Enqueue": "Queue", "train.Dequeue": "Queue"}
+
+
 def test_an_account_is_no_part_of_the_state(clock: Clock) -> None:
     """E4: nothing that a clock told is in items, records or a state (D1)."""
     workers = ManualWorkers(2, hosts())

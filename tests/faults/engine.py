@@ -55,9 +55,9 @@ FAULTS = [
     Fault(
         "E4",
         "flowrl/inspect/trace.py",
-        "            publish(version, *args, **more)\n",
-        "",
-        "tests/inspect/test_trace.py::test_published_weights_are_instants_and_are_published",
+        "slot.__set__(meter, seconds)",
+        "slot.__set__(meter, 0.0)",
+        "tests/inspect/test_trace.py::test_operators_are_events_of_their_thread",
     ),
     Fault(
         "E5",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowrl import from_items, from_workers, operator
+from flowrl import from_items, from_workers
 from flowrl.engine import calls, gather, ledger, run, stages, subplan
 from flowrl.inspect import trace
 from flowrl.inspect.trace import Trace
@@ -48,6 +48,7 @@ def test_operators_are_events_of_their_thread(clock: Clock) -> None:
         traced = Trace(running)
         clock.now += 4
         assert list(running) == list(plan)
+        assert running.ledger().driver.busy["a"] == 4
         found = [span for span in spans(traced.text()) if span[3]]
     driver = "flowrl, driver"
     assert found == [(driver, "a", 4, 2), (driver, "b", 6, 1), (driver, "a", 7, 2), (driver, "b", 9, 1)]
@@ -77,37 +78,17 @@ def test_parts_in_this_process_are_events_within_their_gather(clock: Clock) -> N
     assert found == [("flowrl, driver", "Slow", 0, 5), ("flowrl, driver", "gather_sync", 0, 5)]
 
 
-def test_published_weights_are_instants_and_are_published(clock: Clock) -> None:
-    class Owner:
-        def __init__(self) -> None:
-            self.got: list[int] = []
-
-        def publish(self, version: int, weights: Any, *, everywhere: bool = False) -> None:
-            self.got.append(version)
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            """Nothing to do."""
-
-    @operator
-    class Push:
-        owner: Owner
-
-        def __call__(self, item: int) -> int:
-            self.owner.publish(item, None, everywhere=True)
-            return item
-
-    owner = Owner()
-    with from_items([7, 8]).for_each(Push(owner)).run() as running:
+def test_new_weights_are_instants(clock: Clock) -> None:
+    workers = ManualWorkers(1, hosts())
+    with from_workers(workers, Slow(clock, 9)).gather_async().run() as running:
         traced = Trace(running)
-        list(running)
+        for version in (3, 3, 4):
+            workers.version = version
+            settle(running)
+            workers.answer()
+        settle(running)
         events = [event for event in json.loads(traced.text())["traceEvents"] if event["ph"] == "i"]
-    assert owner.got == [7, 8]
-    assert [event["name"] for event in events] == ["weights 7 of Owner", "weights 8 of Owner"]
-    owner.publish(9, None)
-    assert owner.got == [7, 8, 9]
+    assert [(event["name"], event["ts"] / 1e6) for event in events] == [("weights 3", 5), ("weights 4", 10)]
 
 
 def test_only_the_newest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
