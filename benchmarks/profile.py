@@ -226,7 +226,7 @@ def case(name: str, make: Callable[[Costs], Plan], cause: str, other: str, **cos
 
 CASES = [
     case("line", line("a", "b", "c"), "a", "b", a=8, b=4, c=2),
-    case("line, end", line("a", "b"), "b", "a", a=2, b=10),
+    case("fork, threads", forked_threads, "b", "c", a=4, b=12, c=6),
     case("computing", line("a", "b", spin=True), "a", "b", a=6, b=3),
     case("filter", half, "b", "a", a=4, b=16),
     case("batches", batches, "b", "a", a=4, b=24),

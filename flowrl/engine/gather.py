@@ -260,9 +260,9 @@ class Gather(Stage):
     def awaits(self) -> list[str]:
         return [self.meter.path]
 
-    def trips(self, index: int) -> float:
-        """Seconds of a worker's requests, from the question to the answer."""
-        return self._stragglers.seconds[index]
+    def trip(self, index: int) -> float:
+        """Mean seconds of a worker's requests, from the question to the answer."""
+        return self._stragglers.seconds[index] / max(self._stragglers.items[index], 1)
 
     @property
     def inline(self) -> list[InlineWorker]:

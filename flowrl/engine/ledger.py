@@ -302,7 +302,7 @@ def _workers(stage: Gather, by: Account) -> list[Account]:
             whole.add_operators(main)
             whole.add(waits=waits)
             whole.calls += main.calls
-            whole.trips += stage.trips(index)
+            whole.trips += main.calls * stage.trip(index)  # of the same requests, though the account may be older
             whole.nbytes += stage.nbytes.get(index, 0)
             worked += main.worked + sum(waits.values())
             found += [attrs.evolve(each, name=f"{each.name}, worker {index} of {path}") for each in apart]

@@ -295,6 +295,22 @@ def test_what_the_reader_does_for_a_thread_is_the_readers(clock: Clock) -> None:
     assert thread.waits[NO_INPUT] > 0
 
 
+@pytest.mark.usefixtures("inline_threads")
+def test_what_threads_do_in_turn_counts_once(clock: Clock) -> None:
+    """E3: a fork is pulled by a thread or by the run's own, whichever reads first."""
+    left, right = from_items(range(99)).for_each(costs(clock, 2), name="make").duplicate(2)
+    ahead = left.for_each(costs(clock, 1), name="left").prefetch(2, thread=True)
+    with Concurrently({"y": right.for_each(costs(clock, 3), name="right"), "x": ahead}, mode="async").run() as running:
+        list(islice(running, 12))
+        driver, thread = running.ledger().accounts
+    both = {name: driver.busy.get(name, 0) + thread.busy.get(name, 0) for name in ("make", "x.left", "y.right")}
+    items = driver.items | thread.items
+    assert both == {"make": 2 * items["make"], "x.left": items["x.left"], "y.right": 3 * items["y.right"]}
+    assert driver.busy["make"] > 0
+    assert thread.busy["make"] > 0
+    assert thread.busy["x.left"] == items["x.left"]
+
+
 def test_a_ledger_of_a_span_and_in_a_file(clock: Clock) -> None:
     import json
 

@@ -46,6 +46,13 @@ FAULTS = [
         LEDGER + "test_parts_in_this_process_count_once",
     ),
     Fault(
+        "E3",
+        "flowrl/engine/ledger.py",
+        "                    home.add({path: -seconds for path, seconds in busy.items()})\n",
+        "",
+        LEDGER + "test_what_threads_do_in_turn_counts_once",
+    ),
+    Fault(
         "E4",
         "flowrl/engine/gather.py",
         "answer.records.pop(ACCOUNT, None)",
