@@ -52,6 +52,10 @@ class NotFinite(FlowError):
     batches: tuple[Any, ...] = ()
 
 
+class ContractError(FlowError):
+    """An item that breaks a contract on an edge of a plan, see `flowrl.operators.contracts`."""
+
+
 class Deadlock(FlowError):
     """Every branch of a running plan waits for another branch."""
 

@@ -11,6 +11,7 @@ from flowrl.operators.batches import (
     StandardizeFields,
 )
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue, Sequentially
+from flowrl.operators.contracts import CheckActions, CheckEpisodes, CheckFinite, CheckLogRatios, CheckPriorities
 from flowrl.operators.datasets import Demonstrations, FromDataset, OfflineRows, PolicyActions, Record, from_minari
 from flowrl.operators.debug import debug_print
 from flowrl.operators.demonstrations import FillColumn, InitialState, KeepOneStep, MixInDemonstrations
@@ -42,6 +43,11 @@ __all__ = [
     "ApplyGradients",
     "AsyncGradients",
     "AverageGradients",
+    "CheckActions",
+    "CheckEpisodes",
+    "CheckFinite",
+    "CheckLogRatios",
+    "CheckPriorities",
     "CollectBatches",
     "CombineRewards",
     "ComputeGradients",

@@ -620,6 +620,24 @@ def draw(plan: str, file: str, **options: Any) -> None:
     _built(plan, **options).draw(file)
 
 
+@cli.command(name="replay-item")
+@click.argument("run", type=FILE)
+@click.option("--plan", type=FILE, metavar="FILE", help="The plan, if not the file that the run was of.")
+@click.option("--no-debugger", is_flag=True, help="Print the traceback, and end.")
+@click.pass_context
+def replay_item(ctx: click.Context, /, run: str, plan: str | None, no_debugger: bool) -> None:
+    """Give the operator at which RUN failed its item again, and stop at the failing line in pdb.
+
+    RUN is a run directory that you trust, or failed_item in it. It runs in this process, without Ray, from the state
+    that the run kept. A source has no item: it runs from the last checkpoint to where it failed.
+
+    Exits with 1 if the operator fails, 0 if it takes the item, and 2 for bad input.
+    """
+    from flowrl.cli.replay_item import replay_item
+
+    ctx.exit(replay_item(run, plan, debugger=not no_debugger))
+
+
 @cli.command()
 @click.argument("env")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
@@ -825,11 +843,11 @@ def _reporting(config: Configuration, budget: Budget) -> Configuration:
 
 def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
     """Add printing taps, breakpoints and checks to the plan; they change no result (D4)."""
+    from flowrl.cli.replay_item import debugged
     from flowrl.engine.operator import summarize
-    from flowrl.inspect.strict import strict
 
     if debug:
-        plan = strict(plan)
+        plan = debugged(plan)
     for where in breaks:
         plan = plan.breakpoint(where, site="flowrl run --break")
     for where in taps:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from flowrl.engine.context import Context
+from flowrl.engine.failure import NO_ITEM, note_failure
 from flowrl.engine.operator import describe
 from flowrl.engine.protocols import OperatorContract
 from flowrl.errors import notes_of
@@ -18,9 +19,6 @@ log = logging.getLogger("flowrl")
 
 #: Number of attempts that `on_error="retry"` makes with one item.
 MAX_ATTEMPTS = 3
-
-#: Replaces the item of an operator without one: a source, or a request to a worker.
-NO_ITEM: Any = object()
 
 
 @attrs.define(eq=False)
@@ -81,6 +79,7 @@ class Meter:
         note = f"in operator {self.path} ({self.site}), item {self.items + self.skipped + 1}{seen}"
         if not judged(error):
             error.add_note(note)
+            note_failure(error, self, item)
         return note
 
     def succeeded(self, request: Any) -> None:

@@ -170,7 +170,7 @@ class Prompt(cmd.Cmd):
         if not lines.terminal:
             self.stdin = lines  # type: ignore[assignment]
         self.plan, self.run, self.path, self.site, self.item = plan, run, path, site, item
-        self.meter = _meter(run, path)
+        self.meter = meter_at(run, path)
         self.chosen = "continue"
 
     def parseline(self, line: str) -> tuple[str | None, str | None, str]:
@@ -317,16 +317,21 @@ def provenance(item: Any) -> str:
     return ", ".join(found)
 
 
-def _meter(run: Run, path: str) -> Meter | None:
-    """The running operator at a path, in this run or in the part that a worker in this process runs."""
+def meter_at(run: Run, path: str, worker: int | None = None) -> Meter | None:
+    """The running operator at a path, in this run or in the part that a worker in this process runs.
+
+    Args:
+        worker: The index of that worker; None: the first.
+    """
     for stage in run.stages:
         for meter in stage.meters():
             if meter.path == path:
                 return meter
-        for member in stage.workers.members if isinstance(stage, Gather) else ():
+        members = stage.workers.members if isinstance(stage, Gather) else []
+        for member in members if worker is None else members[worker : worker + 1]:
             target = WorkerContract(member).target
             part = target.parts.get(stage.meter.path) if isinstance(target, SubplanWorker) else None
-            found = None if part is None else _meter(part, path)
+            found = None if part is None else meter_at(part, path)
             if found is not None:
                 return found
     return None

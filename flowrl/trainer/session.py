@@ -33,6 +33,7 @@ from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
 from flowrl.storage.files import plain, write, write_json
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.directory import PROFILE, RunDirectory
+from flowrl.trainer.failed_item import keep_failed_item
 from flowrl.trainer.plan_end import END, SITES, as_result
 from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, progress, summary
 from flowrl.trainer.resume import EarlierRun, step_of
@@ -198,6 +199,7 @@ class Session:
         except Exception as error:
             self.error = error
             self._keep_batches(error)
+            self._keep_item(run, error)
             if self.complain is not None:
                 self.complain(error)
             self._keep_policy()
@@ -438,6 +440,14 @@ class Session:
             error.add_note(f"its rows are saved; to look at them: {read}")
         except CheckpointError as failed:
             log.warning("the rows could not be saved: %s", failed)
+
+    def _keep_item(self, run: Run, error: Exception) -> None:
+        """Try to save the item at which an operator failed."""
+        try:
+            if keep_failed_item(run, error, self.directory.path):
+                error.add_note(f"to run it again: flowrl replay-item {shlex.quote(str(self.directory.path))}")
+        except Exception as failed:  # nothing may hide the error of the run
+            log.warning("the item could not be saved: %s: %s", type(failed).__name__, failed)
 
     def _has_best(self) -> bool:
         """Whether policy.pt comes from an evaluation."""

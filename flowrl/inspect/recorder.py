@@ -1,0 +1,148 @@
+"""The flight recorder: the newest items of each edge, and the state in which the operator behind got the last one."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from contextlib import suppress
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import attrs
+
+from flowrl.engine.context import Context
+from flowrl.engine.graph import graph, paths, rebuilt
+from flowrl.engine.operator import context, operator, operator_state, runtime
+from flowrl.engine.protocols import Array, Columns, Saveable
+
+if TYPE_CHECKING:
+    from flowrl.engine.meter import Meter
+    from flowrl.engine.plan import Plan
+
+#: Most bytes of all items kept, beside the newest of each edge, which is always kept.
+MOST_BYTES = 64 * 2**20
+#: Most items of an edge.
+MOST_ITEMS = 16
+
+
+@attrs.define(eq=False)
+class Before:
+    """The state of an operator before it got its newest item: its own, that of what it trains, and its streams."""
+
+    operator: dict[str, Any]
+    learns: Any
+    seeds: dict[str, Any]
+
+
+class Kept(NamedTuple):
+    """An item of an edge: its bytes, the object, and a copy of when it passed."""
+
+    bytes: int
+    item: Any
+    copy: Any
+
+
+@attrs.define(eq=False)
+class Recorder:
+    """Copies of the newest items of each edge, oldest first; an edge is named by the operator that its items leave.
+
+    Copies, since an operator may change its item in place: what is kept is what entered it. An item that cannot be
+    copied is left out.
+    """
+
+    most_bytes: int = MOST_BYTES
+    edges: dict[str, deque[Kept]] = attrs.field(factory=dict)
+    before: dict[str, Before] = attrs.field(factory=dict)  # by the path of the operator behind the edge
+
+    def keep(self, edge: str, item: Any) -> None:
+        """Keep an item, and drop the oldest ones of its edge beyond an equal share of the bytes."""
+        kept = self.edges.setdefault(edge, deque(maxlen=MOST_ITEMS))
+        with suppress(Exception):  # each type raises its own kind of error
+            kept.append(Kept(bytes_of(item), item, copy.deepcopy(item)))
+        share = self.most_bytes / len(self.edges)
+        while len(kept) > 1 and sum(each.bytes for each in kept) > share:
+            kept.popleft()
+
+    def last(self, edge: str, item: Any) -> list[Any] | None:
+        """The copies of the items of an edge up to this one; None if it is not there."""
+        kept = list(self.edges.get(edge, ()))
+        while kept and kept[-1].item is not item:
+            kept.pop()
+        return [each.copy for each in kept] or None
+
+
+@operator
+class Recorded:
+    """A tap that records the items of an edge, and the state of the operators that get them next."""
+
+    hidden: ClassVar[bool] = True
+    recorder: Recorder = attrs.field(repr=False)
+    edge: str
+    readers: tuple[str, ...]
+    context: Context = context()
+    _meters: list[Meter] | None = runtime()
+
+    def __call__(self, item: Any) -> Any:
+        self.recorder.keep(self.edge, item)
+        if self._meters is None:
+            meters = (meter for stage in self.context.stages for meter in stage.meters())
+            self._meters = [each for each in meters if each.path in self.readers and each.verb not in ("call", "tap")]
+        for meter in self._meters:
+            learns = meter.contract.learns
+            self.recorder.before[meter.path] = Before(
+                operator_state(meter.op, meter.path),
+                copy.deepcopy(learns.state_dict()) if isinstance(learns, Saveable) else None,
+                copy.deepcopy(meter.context.seeds.state_dict()),
+            )
+        return item
+
+
+def with_recorder(plan: Plan, recorder: Recorder) -> Plan:
+    """The plan with a tap on every edge that records its items; they change no result (D4)."""
+    by_id = paths(plan)
+    readers: dict[str, list[str]] = {}
+    for node in graph(plan):
+        for upstream in node.inputs if node.kind != "tap" else ():
+            readers.setdefault(by_id[id(emits(upstream))], []).append(by_id[id(node)])
+
+    def recorded(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        here = attrs.evolve(node, inputs=inputs)
+        if node.kind in ("fork", "tap"):  # the readers of a fork have its items
+            return here
+        path = by_id[id(node)]
+        tap = Recorded(recorder, path, tuple(readers.get(path, ())))
+        return here.then(tap, "tap", default="recorded", site=node.site)
+
+    return rebuilt(plan, recorded)
+
+
+def recorder_of(plan: Plan) -> Recorder | None:
+    """The recorder of a plan, None if it has none."""
+    return next((node.op.recorder for node in graph(plan) if isinstance(node.op, Recorded)), None)
+
+
+def edge_before(plan: Plan, path: str) -> str:
+    """The operator whose items one at a path gets, "" if it is a source or joins several streams."""
+    by_id = paths(plan)
+    node = next(node for node in graph(plan) if by_id[id(node)] == path)
+    return by_id[id(emits(node.inputs[0]))] if len(node.inputs) == 1 else ""
+
+
+def emits(node: Plan) -> Plan:
+    """The operator whose items leave a node, which may be a tap."""
+    while node.kind == "tap":
+        node = node.inputs[0]
+    return node
+
+
+def bytes_of(item: Any) -> int:
+    """The bytes of the arrays of an item.
+
+    >>> bytes_of({"a": [None, 1]})
+    0
+    """
+    if isinstance(item, Array):
+        return int(getattr(item, "nbytes", 0) or prod(item.shape) * 8)
+    if isinstance(item, Columns):
+        return sum(bytes_of(value) for _, value in item.items())
+    return sum(map(bytes_of, item)) if isinstance(item, (list, tuple)) else 0

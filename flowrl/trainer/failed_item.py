@@ -1,0 +1,99 @@
+"""The item at which a run failed, kept beside its checkpoints: `flowrl replay-item` gives it to the operator again.
+
+`failed_item/` of a run is a folder like a checkpoint. It holds the item, the state of the operator that failed, the
+weights and buffers that this operator uses, the run's counters and random streams and, of a run with `--debug`, the
+newest items of every edge.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flowrl.engine.failure import Failure, failure_of
+from flowrl.engine.graph import graph
+from flowrl.engine.operator import resources
+from flowrl.engine.run import Run
+from flowrl.errors import ContractError
+from flowrl.inspect.recorder import Recorder, edge_before, recorder_of
+from flowrl.policies.protocols import HasWeights
+from flowrl.rollout import BaseWorkers
+from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
+
+#: The folder in that of the run.
+FOLDER = "failed_item"
+
+
+def keep_failed_item(run: Run, error: Exception, directory: Path) -> bool:
+    """Keep the item at which an operator failed, and what it takes to give it to that operator again.
+
+    Returns: Whether an operator raised the error.
+    Raises: CheckpointError: it cannot be written.
+    """
+    failure = failure_of(error)
+    if failure is None:
+        return False
+    recorder = recorder_of(run.plan)
+    (state, seeds), item, earlier, trained = failure.states(), failure.item, list[Any](), None
+    edge, found = "", None
+    if recorder is not None and failure.has_item:
+        edge = edge_before(run.plan, failure.operator)
+        if (found := recorder.last(edge, item)) is not None:
+            *earlier, item = found
+            if (before := recorder.before.get(failure.operator)) is not None:
+                state, seeds, trained = before.operator, before.seeds, before.learns
+    made_of = None
+    if isinstance(error, ContractError) and recorder is not None and found is not None:
+        made_of = _maker(run, recorder, edge)
+    maker = None if made_of is None else edge
+    latest = Checkpoints(directory / "checkpoints").latest()
+    about = {
+        "operator": failure.operator,
+        "number": failure.number,
+        "worker": failure.worker,
+        "error": described(error),
+        "has_item": failure.has_item,
+        "exact": found is not None,
+        "debug": recorder is not None,
+        "made_by": maker,
+        "checkpoint": None if latest is None else latest.name,
+    }
+    used = {name: resource.state_dict() for name, resource in _used(run, failure, maker).items()}
+    if trained is not None:
+        learns = failure.meter.contract.learns if failure.meter is not None else None
+        used |= {name: trained for name in used if run.resources[name] is learns}
+    edges = {} if recorder is None else recorder.edges
+    parts = {
+        "item": {"item": item, "earlier": earlier, "made_of": made_of},
+        "state": {"operator": state, "seeds": seeds, "counters": run.context.metrics.state_dict()},
+        "edges": {edge: [kept.copy for kept in items] for edge, items in edges.items()},
+        "resources": used,
+    }
+    save_checkpoint(directory / FOLDER, parts, about)
+    return True
+
+
+def _maker(run: Run, recorder: Recorder, path: str) -> dict[str, Any] | None:
+    """What the operator whose item broke a contract made it of, and its state then; None if that is not known."""
+    before, edge = recorder.before.get(path), edge_before(run.plan, path)
+    if before is None or not recorder.edges.get(edge):
+        return None
+    return {"item": recorder.edges[edge][-1].copy, "operator": before.operator, "seeds": before.seeds}
+
+
+def _used(run: Run, failure: Failure, maker: str | None) -> dict[str, Any]:
+    """The resources that the operator and the maker of its item use, but for workers: on a worker, the policies."""
+    if failure.worker is not None:
+        return {name: each for name, each in run.resources.items() if isinstance(each, HasWeights)}
+    nodes = [node for node in graph(run.plan) if run.paths[id(node)] in (failure.operator, maker)]
+    held = [each for node in nodes for each in resources(node.op)]
+    return {
+        name: each
+        for name, each in run.resources.items()
+        if any(each is other for other in held) and not isinstance(each, BaseWorkers)
+    }
+
+
+def described(error: BaseException) -> str:
+    """An error in a line: its type and its message."""
+    return f"{type(error).__name__}: {error}"
