@@ -8,17 +8,15 @@ Insert one after any operator, or let `flowrl run --debug` put all that apply on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import attrs
-import gymnasium
 import numpy as np
 
 from flowrl.data import DEFAULT_POLICY, Batch, MultiAgentBatch
 from flowrl.data import columns as cols
 from flowrl.data.columns import ACTION_MASK, ENDS, PLACE, PROVENANCE, STREAM
 from flowrl.data.finite import EXPECTED, first_unusable
-from flowrl.data.steps import is_fragment
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
 from flowrl.engine.gather import GatherAsync
@@ -26,11 +24,11 @@ from flowrl.engine.graph import graph, paths, rebuilt
 from flowrl.engine.operator import configuration, context, is_operator, operator, runtime
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
-from flowrl.envs.masks import choices_of
-from flowrl.envs.spaces import start_of
 from flowrl.errors import ContractError
-from flowrl.policies import Policy
 from flowrl.policies.protocols import KnowsLikelihoods, Learns, OwnsPolicy
+
+if TYPE_CHECKING:
+    from gymnasium import Space
 
 #: Columns that say where a row comes from.
 _ORIGIN = (*PROVENANCE, "policy_version", *PLACE)
@@ -68,7 +66,7 @@ class Contract:
 
 @operator
 class CheckFinite(Contract):
-    """No number is NaN, infinite or too large for float32; columns of `info` may be anything.
+    """Refuses numbers that are NaN, infinite or too large for float32; columns of `info` may hold anything.
 
     Raises: ContractError.
 
@@ -94,7 +92,7 @@ most 3.4e+38, as float32 holds
 
 @operator
 class CheckEpisodes(Contract):
-    """The rows of a seat are its steps, each once and in order (T1, M5).
+    """Refuses rows of a seat that are not its steps, each once and in order (T1, M5).
 
     In an episode `t` grows by one; no row follows the end of its episode, as the one does that only resets an
     environment; another episode begins at `t` 0, and after an end, unless a counter says that a fault cut one.
@@ -146,7 +144,7 @@ class CheckEpisodes(Contract):
 
 @operator
 class CheckActions(Contract):
-    """Actions are in the action space, and the `action_mask` of their observation allows them.
+    """Refuses actions outside the action space, and those that the `action_mask` of their observation forbids.
 
     Args:
         space: The action space, or those of several policies by name. Rows keep the actions that a policy drew (G6):
@@ -154,16 +152,22 @@ class CheckActions(Contract):
 
     Raises: ContractError.
 
-    >>> CheckActions(gymnasium.spaces.Discrete(2))(Batch(action=[0, 2], env_id=[4, 5]))
+    >>> from gymnasium.spaces import Discrete
+    >>> CheckActions(Discrete(2))(Batch(action=[0, 2], env_id=[4, 5]))
     Traceback (most recent call last):
     flowrl.errors.ContractError: CheckActions: action is 2 in row 1 (env_id 5); expected one of Discrete(2)
     """
 
     requires = ("action",)
     takes_policies = True
-    space: gymnasium.Space[Any] | Mapping[str, gymnasium.Space[Any]]
+    space: Space[Any] | Mapping[str, Space[Any]]
 
     def _check(self, batch: Batch, policy: str) -> None:
+        from gymnasium.spaces import Box
+
+        from flowrl.envs.masks import choices_of
+        from flowrl.envs.spaces import start_of
+
         space = self.space.get(policy) if isinstance(self.space, Mapping) else self.space
         if space is None or "action" not in batch:
             return
@@ -171,7 +175,7 @@ class CheckActions(Contract):
         if choices:
             chosen = actions.reshape(-1, len(choices)).astype(np.float64) - start_of(space)
             valid = (chosen >= 0) & (chosen < choices) & (chosen == np.floor(chosen))
-        elif isinstance(space, gymnasium.spaces.Box):
+        elif isinstance(space, Box):
             valid = (actions.reshape(-1, *space.shape) >= space.low) & (actions.reshape(-1, *space.shape) <= space.high)
         else:
             return
@@ -194,13 +198,13 @@ class CheckActions(Contract):
 
 @operator
 class CheckLogRatios(Contract):
-    """|log π(a|s) − log μ(a|s)| <= `most`: the policy that learns could have drawn the actions that were (G7).
+    """Refuses rows with |log π(a|s) − log μ(a|s)| > `most`: actions that the policy could hardly have drawn (G7).
 
     μ is the policy that acted, by the column `logp`; π is the present one.
 
     Args:
         workers: Workers of the policy, an actor-critic without memory.
-        most: The bound; beyond 20, a ratio of 5e8, a float32 sum of others and it loses the others.
+        most: The bound; at 20 one row has the weight of 5e8 others.
 
     Raises: ContractError.
     """
@@ -210,7 +214,7 @@ class CheckLogRatios(Contract):
     most: float = attrs.field(default=20.0, validator=attrs.validators.gt(0))
 
     def _check(self, batch: Batch, policy: str) -> None:
-        real, rows = _real(batch), batch.flat() if is_fragment(batch) else batch
+        real, rows = _real(batch), batch.flat() if len(_rows_of(batch)) > 1 else batch
         if not real.any():
             return
         logp = _array(rows["logp"])
@@ -224,7 +228,7 @@ class CheckLogRatios(Contract):
 
 @operator
 class CheckPriorities(Contract):
-    """Priorities that `TrainOneStep` gives `UpdatePriorities` are finite and at least 0: a buffer adds its `eps`.
+    """Refuses priorities, of `TrainOneStep` for `UpdatePriorities`, that are negative or not finite.
 
     Raises: ContractError.
 
@@ -323,11 +327,14 @@ def _owners(node: Plan) -> list[Any]:
     return [each for each in (node.on, *held) if isinstance(each, OwnsPolicy)]
 
 
-def _spaces(plan: Plan) -> dict[str, gymnasium.Space[Any]]:
+def _spaces(plan: Plan) -> dict[str, Space[Any]]:
     """The action spaces of the policies whose choices rows keep as the environment gets them, by name.
 
     "" is that of a plain batch; where policies of one name differ, none.
     """
+    from flowrl.envs.masks import choices_of
+    from flowrl.policies import Policy
+
     found: dict[str, Any] = {}
     for owner in (each for node in graph(plan) for each in _owners(node)):
         policies = owner.policy if isinstance(owner.policy, Mapping) else {DEFAULT_POLICY: owner.policy}
@@ -373,8 +380,9 @@ def _array(column: Any) -> Array:
 
 
 def _rows_of(batch: Batch) -> tuple[int, ...]:
-    """The sizes of the axes of rows: (T, N) or (B,)."""
-    return batch.shape[: 2 if is_fragment(batch) else 1]
+    """The sizes of the axes of rows: (T, N) or (B,), as those of a column with one number per row."""
+    numbers = next((batch[name] for name in ("reward", *ENDS, *PROVENANCE, "mask") if name in batch), None)
+    return tuple(batch.shape[:1] if numbers is None else numbers.shape[:2])
 
 
 def _real(batch: Batch) -> Array:
@@ -382,7 +390,7 @@ def _real(batch: Batch) -> Array:
     if "mask" in batch:
         real: Array = _array(batch["mask"]).reshape(-1) != 0
         return real
-    return np.ones(batch.rows, bool)
+    return np.ones(int(np.prod(_rows_of(batch))), bool)
 
 
 def _by_seat(batch: Batch) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -286,6 +287,6 @@ def _applied(meter: Meter, item: Any, call: Callable[[Any, Any], Any]) -> Any:
     if isinstance(op, Call):
         if isinstance(op.worker, Worker):
             raise ConfigError(f"{meter.path} asks another process, {op.worker!r}, which is not here to fail again")
-        return call(getattr(op.worker, op.method), item)
+        return call(attrgetter(op.method)(op.worker), item)
     made = call(op, item)
     return list(made) if meter.verb == "combine" else made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -46,8 +47,8 @@ class Failure:
     def of(cls, meter: Meter, item: Any) -> Failure:
         """That of an operator, before it counts the item as skipped."""
         has_item = item is not NO_ITEM
-        worker = meter.context.worker
-        index = None if worker is None else int(getattr(worker, "index", 0))
+        on_worker = re.match(r"worker(\d+)/", meter.context.path)
+        index = None if on_worker is None else int(on_worker[1])
         number = meter.items + meter.skipped + 1
         return cls(meter.path, number, has_item, item if has_item else None, index, meter)
 

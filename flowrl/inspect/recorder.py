@@ -142,7 +142,7 @@ def bytes_of(item: Any) -> int:
     0
     """
     if isinstance(item, Array):
-        return int(getattr(item, "nbytes", 0) or prod(item.shape) * 8)
+        return prod(item.shape) * int(item.dtype.itemsize)
     if isinstance(item, Columns):
         return sum(bytes_of(value) for _, value in item.items())
     return sum(map(bytes_of, item)) if isinstance(item, (list, tuple)) else 0

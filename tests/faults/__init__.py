@@ -8,6 +8,7 @@ They lie in the files of this folder by the part of the source that they break.
 
 from tests.faults import (
     data,
+    debugging,
     demonstrations,
     engine,
     envs,
@@ -27,6 +28,19 @@ from tests.faults.fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-PARTS = (data, demonstrations, engine, envs, hindsight, offline, on_policy, operators, policies, replay, rewards)
+PARTS = (
+    data,
+    debugging,
+    demonstrations,
+    engine,
+    envs,
+    hindsight,
+    offline,
+    on_policy,
+    operators,
+    policies,
+    replay,
+    rewards,
+)
 PARTS += (game_workers, games, rollout, value_based)
 FAULTS = [fault for part in PARTS for fault in part.FAULTS]

@@ -79,6 +79,17 @@ def valued() -> list[Batch]:
     return [batch.replace(value=batch.reward, next_value=batch.obs[..., 0]) for batch in fragments()]
 
 
+def followed() -> list[Batch]:
+    """One endless episode of each environment."""
+    t = np.arange(3)[:, None] + np.zeros((3, 2), int)
+    same = {"env_id": t * 0 + [0, 1], "episode_id": t * 0, "terminated": t < 0, "truncated": t < 0}
+    return [batch.replace(t=t + 3 * number, **same) for number, batch in enumerate(fragments())]
+
+
+def priorities() -> list[dict[str, Any]]:
+    return [{"loss": 0.5, "priorities": Batch(index=[number], priority=[0.5])} for number in range(3)]
+
+
 def recorded() -> list[Batch]:
     return [batch.replace(logp=batch.reward - 1) for batch in fragments()]
 
@@ -153,6 +164,11 @@ def confirmed(path: Path) -> Any:
 TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]] = {
     "ApplyGradients": (lambda _: ops.ApplyGradients(workers()), gradients, "for_each"),
     "AverageGradients": (lambda _: ops.AverageGradients(3), gradients, "combine"),
+    "CheckActions": (lambda _: ops.CheckActions(spaces.Discrete(2)), fragments, "for_each"),
+    "CheckEpisodes": (lambda _: ops.CheckEpisodes(), followed, "for_each"),
+    "CheckFinite": (lambda _: ops.CheckFinite(), many_agents, "for_each"),
+    "CheckLogRatios": (lambda _: ops.CheckLogRatios(ppo_workers()), recorded, "for_each"),
+    "CheckPriorities": (lambda _: ops.CheckPriorities(), priorities, "for_each"),
     "CollectBatches": (lambda _: ops.CollectBatches(14), fragments, "combine"),
     "CombineRewards": (lambda _: ops.CombineRewards(0.5, obs_reward=2.0), extra_rewards, "for_each"),
     "ComputeGradients": (lambda _: ops.ComputeGradients(workers()), rows, "for_each"),
