@@ -247,7 +247,9 @@ def cli() -> None:
 @click.option("--stop-updates", "updates", type=Count(), metavar="N", help="Budget in updates; tested at results.")
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print the items of an operator (see explain).")
 @click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at the items of an operator, at a prompt.")
-@click.option("--debug", is_flag=True, help="One process, one item at a time, schemas checked, whole tracebacks.")
+@click.option(
+    "--debug", is_flag=True, help="One process, one item at a time, contracts on all edges, whole tracebacks."
+)
 @click.option("--out", type=FOLDER, metavar="DIR", help="Run directory; otherwise a new one in runs/.")
 @click.option(
     "--sink",

@@ -7,6 +7,7 @@ import pdb
 import sys
 import tempfile
 import traceback
+from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
@@ -24,7 +25,7 @@ from flowrl.engine.operator import describe, load_operator_state, summarize
 from flowrl.engine.plan import Plan
 from flowrl.engine.protocols import Worker
 from flowrl.engine.run import Run
-from flowrl.errors import CheckpointError, ConfigError, did_you_mean, printable
+from flowrl.errors import CheckpointError, ConfigError, ContractError, did_you_mean, printable
 from flowrl.frames import is_own
 from flowrl.inspect.debugger import meter_at, provenance
 from flowrl.inspect.explain import relative
@@ -73,9 +74,13 @@ def replay_item(path: str, plan: str | None, *, debugger: bool) -> int:
         failed.restore(run)
         try:
             made = failed.replay(run, pdb.runcall if debugger and failed.made_by else _call)
+        except BdbQuit:
+            return 1
         except Exception as error:
-            return _failed_again(error, failed.error, debugger=debugger)
-    _say(f"no error: {meter.path} makes {describe(made)} of it" if failed.has_item else "no error")
+            looked_into = failed.made_by and isinstance(error, ContractError)
+            return _failed_again(error, failed.error, debugger=debugger and not looked_into)
+    words = f": {failed.made_by or meter.path} makes {describe(made)} of it" if failed.has_item else ""
+    _say(f"no error{words}")
     return 0
 
 
@@ -84,6 +89,8 @@ def _call(function: Any, item: Any) -> Any:
 
 
 def _failed_again(error: Exception, before: str, *, debugger: bool) -> int:
+    while (trace := error.__traceback__) is not None and trace.tb_frame.f_code.co_filename == __file__:
+        error = error.with_traceback(trace.tb_next)
     _say("".join(traceback.format_exception(error)).rstrip(), err=True)
     _say("the same error" if described(error) == before else f"another error than in the run: {before}", err=True)
     if debugger:
@@ -242,7 +249,9 @@ class FailedItem:
             return _applied(meter, self.item, _call)
         maker = self.meter(run, self.made_by)
         made = _applied(maker, self.made_of, call)
-        return [meter.op(each) for each in (made if maker.verb == "combine" else [made])]
+        for each in made if maker.verb == "combine" else [made]:
+            meter.op(each)
+        return made
 
     def meter(self, run: Run, path: str | None = None) -> Meter:
         """The operator that failed, or that at a path, in a run. Raises: ConfigError: this plan has none there."""

@@ -15,6 +15,6 @@ Read it in this order:
     run         Run: takes steps, sleeps on one bell, saves and resumes (`state_diff`)
 
 Besides: `futures` and `workers` (requests by `submit()`), `remote` (values that stay in another process), `queues`,
-`schema` (columns and words of items, before a run), `meter` (measurements and errors of an operator), `ledger` (where
-the seconds of threads and processes went), `pickling`.
+`schema` (columns and words of items, before a run), `meter` and `failure` (measurements and errors of an operator),
+`ledger` (where the seconds of threads and processes went), `pickling`.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import re
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,7 @@ class Failure:
         if self.sent is not None:
             return self.sent
         assert self.meter is not None
-        return operator_state(self.meter.op, self.operator), copy.deepcopy(self.meter.context.seeds.state_dict())
+        return operator_state(self.meter.op, self.operator), self.meter.context.seeds.state_dict()
 
     def __reduce__(self) -> Any:
         """In another process: without an item that cannot be sent, for the error's sake, which must arrive."""

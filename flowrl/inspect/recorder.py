@@ -91,8 +91,8 @@ class Recorded:
             learns = meter.contract.learns
             self.recorder.before[meter.path] = Before(
                 operator_state(meter.op, meter.path),
-                copy.deepcopy(learns.state_dict()) if isinstance(learns, Saveable) else None,
-                copy.deepcopy(meter.context.seeds.state_dict()),
+                learns.state_dict() if isinstance(learns, Saveable) else None,
+                meter.context.seeds.state_dict(),
             )
         return item
 

@@ -444,7 +444,8 @@ class Session:
     def _keep_item(self, run: Run, error: Exception) -> None:
         """Try to save the item at which an operator failed."""
         try:
-            if keep_failed_item(run, error, self.directory.path):
+            kept = keep_failed_item(run, error, self.directory.path)
+            if kept and not any(note.startswith("in environment ") for note in notes_of(error)):  # has its own way out
                 error.add_note(f"to run it again: flowrl replay-item {shlex.quote(str(self.directory.path))}")
         except Exception as failed:  # nothing may hide the error of the run
             log.warning("the item could not be saved: %s: %s", type(failed).__name__, failed)

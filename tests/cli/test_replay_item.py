@@ -171,7 +171,7 @@ def test_a_mended_operator_takes_the_item(folder: Path) -> None:
     del sys.modules["mine"]
     mended = replayed()
     assert mended.exit_code == 0, mended.output
-    assert "no error: store.CheckFinite" in mended.stdout
+    assert "no error: store.log_bonus makes Batch(" in mended.stdout
 
 
 def test_workers_are_not_needed(folder: Path) -> None:
