@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -27,15 +28,24 @@ MOST_ITEMS = 16
 
 @attrs.define(eq=False)
 class Before:
-    """The state of an operator before it got its newest item: its own, that of what it trains, and its streams."""
+    """The state of an operator before it got its newest item: its own, what it trains with the state of each, and that
+    of its random streams."""
 
     operator: dict[str, Any]
-    learns: Any
+    learns: list[tuple[Any, Any]]
     seeds: dict[str, Any]
+
+    @classmethod
+    def of(cls, meter: Meter) -> Before:
+        """Its copy of now."""
+        learns = meter.contract.learns
+        parts = learns.values() if isinstance(learns, Mapping) else [learns]
+        states = [(part, part.state_dict()) for part in parts if isinstance(part, Saveable)]
+        return cls(operator_state(meter.op, meter.path), states, meter.context.seeds.state_dict())
 
 
 class Kept(NamedTuple):
-    """An item of an edge: its bytes, the object, and a copy of when it passed."""
+    """An item of an edge: the object, a copy of when it passed, and the bytes of both."""
 
     bytes: int
     item: Any
@@ -58,7 +68,7 @@ class Recorder:
         """Keep an item, and drop the oldest ones of its edge beyond an equal share of the bytes."""
         kept = self.edges.setdefault(edge, deque(maxlen=MOST_ITEMS))
         with suppress(Exception):  # each type raises its own kind of error
-            kept.append(Kept(bytes_of(item), item, copy.deepcopy(item)))
+            kept.append(Kept(2 * bytes_of(item), item, copy.deepcopy(item)))
         share = self.most_bytes / len(self.edges)
         while len(kept) > 1 and sum(each.bytes for each in kept) > share:
             kept.popleft()
@@ -88,12 +98,9 @@ class Recorded:
             meters = (meter for stage in self.context.stages for meter in stage.meters())
             self._meters = [each for each in meters if each.path in self.readers and each.verb not in ("call", "tap")]
         for meter in self._meters:
-            learns = meter.contract.learns
-            self.recorder.before[meter.path] = Before(
-                operator_state(meter.op, meter.path),
-                learns.state_dict() if isinstance(learns, Saveable) else None,
-                meter.context.seeds.state_dict(),
-            )
+            self.recorder.before.pop(meter.path, None)
+            with suppress(Exception):  # a state that cannot be copied must not end the run
+                self.recorder.before[meter.path] = Before.of(meter)
         return item
 
 

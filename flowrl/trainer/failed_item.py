@@ -34,17 +34,17 @@ def keep_failed_item(run: Run, error: Exception, directory: Path) -> bool:
     if failure is None:
         return False
     recorder = recorder_of(run.plan)
-    (state, seeds), item, earlier, trained = failure.states(), failure.item, list[Any](), None
-    edge, found = "", None
+    (state, seeds), item, earlier, trained = failure.states(), failure.item, list[Any](), list[tuple[Any, Any]]()
+    exact, made_of, edge = False, None, ""
     if recorder is not None and failure.has_item:
         edge = edge_before(run.plan, failure.operator)
-        if (found := recorder.last(edge, item)) is not None:
+        before, found = recorder.before.get(failure.operator), recorder.last(edge, item)
+        if found is not None:
             *earlier, item = found
-            if (before := recorder.before.get(failure.operator)) is not None:
+            exact = before is not None or (failure.meter is not None and failure.meter.verb == "tap")
+            made_of = _maker(run, recorder, edge) if isinstance(error, ContractError) else None
+            if before is not None:
                 state, seeds, trained = before.operator, before.seeds, before.learns
-    made_of = None
-    if isinstance(error, ContractError) and recorder is not None and found is not None:
-        made_of = _maker(run, recorder, edge)
     maker = None if made_of is None else edge
     latest = Checkpoints(directory / "checkpoints").latest()
     about = {
@@ -53,15 +53,13 @@ def keep_failed_item(run: Run, error: Exception, directory: Path) -> bool:
         "worker": failure.worker,
         "error": described(error),
         "has_item": failure.has_item,
-        "exact": found is not None,
+        "exact": exact,
         "debug": recorder is not None,
         "made_by": maker,
         "checkpoint": None if latest is None else latest.name,
     }
     used = {name: resource.state_dict() for name, resource in _used(run, failure, maker).items()}
-    if trained is not None:
-        learns = failure.meter.contract.learns if failure.meter is not None else None
-        used |= {name: trained for name in used if run.resources[name] is learns}
+    used |= {name: saved for each, saved in trained for name in used if run.resources[name] is each}
     edges = {} if recorder is None else recorder.edges
     parts = {
         "item": {"item": item, "earlier": earlier, "made_of": made_of},
@@ -69,7 +67,7 @@ def keep_failed_item(run: Run, error: Exception, directory: Path) -> bool:
         "edges": {edge: [kept.copy for kept in items] for edge, items in edges.items()},
         "resources": used,
     }
-    save_checkpoint(directory / FOLDER, parts, about)
+    save_checkpoint(directory / FOLDER, parts, about, earlier=latest)
     return True
 
 
