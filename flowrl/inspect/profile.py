@@ -33,6 +33,8 @@ ENGINE = "engine"
 NEVER = 0.05
 #: Share of the time below which a wait is listed with the engine.
 LEAST = 5e-4
+#: Share of the time that the model must explain, else the report says so.
+EXPLAINED = 0.8
 #: What-ifs in a report, and the gain below which one is left out.
 MOST_CHANGES, LEAST_GAIN = 5, 0.01
 
@@ -105,8 +107,8 @@ class Profile:
         for path, about in self.ledger.stages.items():
             if about["kind"] == "gather_async" and self._of(path):
                 yield path, self._async(path, about, change)
-            elif about["kind"] == "source" and self._waits().get(path, 0.0) > NEVER * self.seconds:
-                yield path, self.seconds  # the pace of others
+        for path in self._sources():
+            yield path, self.seconds  # the pace of others
 
     def _serial(self, account: Account, change: Change) -> float:
         """Seconds of a thread's work and of the waits that it cannot overlap with."""
@@ -163,6 +165,13 @@ class Profile:
         """Seconds of a worker's work in this time; its account may be half a second old."""
         return change.left(worker) * self.seconds / max(worker.wall, 1e-9)
 
+    def _sources(self) -> dict[str, float]:
+        """Seconds for which threads waited for a source that others fill, by path, of those that matter."""
+        kinds = {path: about["kind"] for path, about in self.ledger.stages.items()}
+        return {
+            path: s for path, s in self._waits().items() if kinds.get(path) == "source" and s > NEVER * self.seconds
+        }
+
     def _waits(self) -> dict[str, float]:
         """Seconds of threads' waits by the stage or source that they wait for."""
         waits: dict[str, float] = {}
@@ -191,7 +200,9 @@ class Profile:
         by_gain = {path: self.gain(Change(path)) for path in [*paths, *ways]}
         outside = self.ledger.driver.waits.get(OUTSIDE, 0.0)
         by_gain[OUTSIDE] = outside / 2 / max(self.seconds - outside / 2, 1e-9)
-        path = max(by_gain, key=by_gain.__getitem__)
+        path, sources = max(by_gain, key=by_gain.__getitem__), self._sources()
+        if sources and by_gain[path] < LEAST_GAIN:
+            path = max(sources, key=sources.__getitem__)
         if path in (OUTSIDE, *ways):
             return path, self.ledger.driver
         if path == ENGINE:
@@ -204,6 +215,9 @@ class Profile:
         if path == OUTSIDE:
             share = account.waits[OUTSIDE] / self.seconds
             return f"Bottleneck: none in the plan, {share:.0%} of the time passes between its items ({OUTSIDE})."
+        if path in self._sources():
+            share = self._sources()[path] / self.seconds
+            return f"Bottleneck: {path}. Others fill it, and the run waits for it {share:.0%} of the time."
         if path not in (ENGINE, *account.busy):
             workers = self._of(path.removeprefix(way_to("")))
             calls = max(sum(each.calls for each in workers), 1)
@@ -248,7 +262,10 @@ class Profile:
             lines.append("")
         lines.append(self.sentence())
         told = [f"{change}: {gain:+.0%}" for change, gain in self.changes()[:MOST_CHANGES] if gain >= LEAST_GAIN]
-        return lines + ([f"What if: {'; '.join(told)}."] if told else [])
+        lines += [f"What if: {'; '.join(told)}."] if told else []
+        explained = self.modeled(NO_CHANGE) / max(self.seconds, 1e-9)
+        rough = f"The model explains {explained:.0%} of the time only, so these are rough." if told else ""
+        return lines + ([rough] if rough and explained < EXPLAINED else [])
 
     # -- the file
 
@@ -280,7 +297,9 @@ class Profile:
         try:
             if values["layout"] != LAYOUT:
                 raise ConfigError(f"the profile has layout {values['layout']!r}, this flowrl reads {LAYOUT}")
-            return cls(Ledger.of(values["ledger"]), float(values["before"]), str(values["counter"]))
+            made = cls(Ledger.of(values["ledger"]), float(values["before"]), str(values["counter"]))
+            made.lines()  # fails for values of other types
+            return made
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ConfigError(f"it is no profile: {type(error).__name__}: {error}") from error
 

@@ -124,7 +124,7 @@ CASES: list[tuple[str, Profile, str, dict[Change, float]]] = [
     (
         "a source of others: its pace is theirs",
         profile(driver(10, {"queue": 5}, use=5), queue=("source", 1, 0)),
-        "use",
+        "queue",
         {Change("use"): 1.0},
     ),
     ("the caller", profile(driver(10, {OUTSIDE: 8}, act=2)), OUTSIDE, {Change("act"): 10 / 9}),
@@ -148,6 +148,17 @@ def test_what_is_named_is_what_is_never_idle() -> None:
         "Bottleneck: act. It takes 60% of the time of the worker 0 of g, which is idle 40%, and the run's own thread "
         "waits 60% of the time: they take turns."
     )
+
+
+def test_a_source_of_others_is_named() -> None:
+    (given,) = [case[1] for case in CASES if case[2] == "queue"]
+    assert given.sentence() == "Bottleneck: queue. Others fill it, and the run waits for it 50% of the time."
+
+
+def test_a_model_that_explains_little_says_so() -> None:
+    given = profile(driver(10, {"g": 8}, use=2), worker(0, 10, 100, act=1), g=("gather_async", 2, 1))
+    assert given.lines()[-1] == "The model explains 20% of the time only, so these are rough."
+    assert "rough" not in CASES[1][1].lines()[-1]
 
 
 def test_a_long_way_is_named_with_its_share() -> None:
@@ -174,7 +185,12 @@ def test_the_report_sums_to_the_wall_time() -> None:
 def test_a_profile_in_a_file() -> None:
     given = CASES[2][1]
     values = json.loads(json.dumps(given.values()))
+
+    def wall(seconds: Any) -> dict[str, Any]:
+        first, *others = values["ledger"]["accounts"]
+        return {**values, "ledger": {**values["ledger"], "accounts": [{**first, "wall": seconds}, *others]}}
+
     assert Profile.of(values) == given
-    for wrong in ({**values, "layout": 9}, {"layout": 1}, [], {**values, "ledger": {"accounts": []}}):
+    for wrong in ({**values, "layout": 9}, {"layout": 1}, [], {**values, "ledger": {"accounts": []}}, wall("long")):
         with pytest.raises(ConfigError, match="profile"):
             Profile.of(wrong)
