@@ -200,6 +200,8 @@ class Run:
         """Wait for the bell; after `stall_seconds`, log what the run waits for."""
         asleep, waited, patience = clock(), 0.0, self.stall_seconds
         waits_for = tuple(dict.fromkeys(self._root.awaits()))
+        if waits_for not in self.asleep and len(self.asleep) >= MOST_WAITS:
+            waits_for = ANY_OPERATOR
         while not self.context.bell.wait(max(0.0, min(patience, self.deadline_seconds - waited))):
             waited = clock() - asleep
             words = f"no progress for {waited:.0f} s, waiting for: " + "; ".join(self._root.stuck())
@@ -426,6 +428,8 @@ class Run:
         self.close()
 
 
+#: Most groups of operators by which the seconds asleep are told apart (F7), and what stands for all others.
+MOST_WAITS, ANY_OPERATOR = 64, ("one operator", "another")
 #: Most Python frames of a stage between its reader and its input: its `step`, and what it calls to pull, to be released
 #: or to say what it waits for.
 FRAMES = 4

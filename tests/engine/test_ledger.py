@@ -159,6 +159,16 @@ def test_sleep_counts_for_what_will_wake_the_run(clock: Clock) -> None:
     assert book.driver.blocked["blocked.Dequeue"] == 11
 
 
+def test_what_a_run_waits_for_is_told_apart_within_bounds(clock: Clock) -> None:
+    """F7: it may wait for any of many branches, each time for others."""
+    workers = ManualWorkers(1, hosts())
+    with from_workers(workers, Slow(clock, 9)).gather_async().run() as running:
+        running.asleep.update({(f"another {i}",): 0.0 for i in range(run.MOST_WAITS)})
+        sleeping(running, clock, workers.answer)
+        assert len(running.asleep) == run.MOST_WAITS + 1
+        assert running.asleep[run.ANY_OPERATOR] == 5
+
+
 def test_workers_send_their_accounts_with_answers(clock: Clock) -> None:
     """E3: busy by operator, and idle between requests; several that share a process share its seconds."""
     workers = ManualWorkers(2, hosts())
