@@ -20,7 +20,7 @@ from flowrl.data.finite import EXPECTED, first_unusable
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
 from flowrl.engine.gather import GatherAsync
-from flowrl.engine.graph import graph, paths, rebuilt
+from flowrl.engine.graph import graph, paths, readers_of, rebuilt
 from flowrl.engine.operator import configuration, context, is_operator, operator, runtime
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
@@ -263,17 +263,14 @@ def with_contracts(plan: Plan, site: str = "flowrl run --debug") -> Plan:
 
     Raises: PlanError: see `Plan.check`.
     """
-    schemas, by_id, spaces, ordered = plan.check(), paths(plan), _spaces(plan), _in_order(plan)
-    readers: dict[int, list[Plan]] = {}
-    for node in graph(plan):
-        for upstream in node.inputs:
-            readers.setdefault(id(upstream), []).append(node)
+    schemas, by_id, readers = plan.check(), paths(plan), readers_of(plan)
+    spaces, ordered = _spaces(plan), _in_order(plan)
 
     def checked(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         here = attrs.evolve(node, inputs=inputs)
         if node.kind in ("fork", "tap"):  # the readers of a fork have its items
             return here
-        schema, after = schemas[by_id[id(node)]], readers.get(id(node), [])
+        schema, after = schemas[by_id[id(node)]], readers[id(node)]
         found = _that_apply(schema, spaces, ordered.get(id(node)))
         found += [CheckLogRatios(workers) for workers in _judges(schema, after)]
         to = ", ".join(by_id[id(reader)] for reader in after) or "the end of the plan"
@@ -348,8 +345,8 @@ def _spaces(plan: Plan) -> dict[str, Space[Any]]:
 
 def _judges(schema: Schema, readers: list[Plan]) -> list[Any]:
     """The workers whose policy learns from items of a schema and can say how likely their actions are."""
-    if schema.open or "replayed" in schema.words or not all(map(schema.has, CheckLogRatios.requires)):
-        return []
+    if schema.open or not all(map(schema.has, ("on_policy", *CheckLogRatios.requires))):
+        return []  # demonstrations are of others, whose actions may be rare here
     found = []
     for owner in (each for reader in readers if reader.contract.learns is not None for each in _owners(reader)):
         mode = owner.policy.learn_mode if isinstance(owner.policy, Learns) else None

@@ -45,6 +45,22 @@ def rebuilt(plan: Plan, change: Callable[[Plan, tuple[Plan, ...]], Plan]) -> Pla
     return new[id(plan)]
 
 
+def emits(node: Plan) -> Plan:
+    """The operator whose items leave a node, which may be a tap."""
+    while node.kind == "tap":
+        node = node.inputs[0]
+    return node
+
+
+def readers_of(plan: Plan) -> dict[int, list[Plan]]:
+    """The operators that get the items of each one, by `id`; taps are passed over."""
+    found: dict[int, list[Plan]] = {id(node): [] for node in graph(plan)}
+    for node in graph(plan):
+        for upstream in node.inputs if node.kind != "tap" else ():
+            found[id(emits(upstream))].append(node)
+    return found
+
+
 def is_hidden(plan: Plan) -> bool:
     """Whether a node is a tap that trees and pictures leave out."""
     return plan.kind == "tap" and plan.contract.hidden

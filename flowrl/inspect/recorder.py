@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import attrs
 
 from flowrl.engine.context import Context
-from flowrl.engine.graph import graph, paths, rebuilt
+from flowrl.engine.graph import emits, graph, paths, readers_of, rebuilt
 from flowrl.engine.operator import context, operator, operator_state, runtime
 from flowrl.engine.protocols import Array, Columns, Saveable
 
@@ -106,18 +106,13 @@ class Recorded:
 
 def with_recorder(plan: Plan, recorder: Recorder) -> Plan:
     """The plan with a tap on every edge that records its items; they change no result (D4)."""
-    by_id = paths(plan)
-    readers: dict[str, list[str]] = {}
-    for node in graph(plan):
-        for upstream in node.inputs if node.kind != "tap" else ():
-            readers.setdefault(by_id[id(emits(upstream))], []).append(by_id[id(node)])
+    by_id, readers = paths(plan), readers_of(plan)
 
     def recorded(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
         here = attrs.evolve(node, inputs=inputs)
         if node.kind in ("fork", "tap"):  # the readers of a fork have its items
             return here
-        path = by_id[id(node)]
-        tap = Recorded(recorder, path, tuple(readers.get(path, ())))
+        tap = Recorded(recorder, by_id[id(node)], tuple(by_id[id(reader)] for reader in readers[id(node)]))
         return here.then(tap, "tap", default="recorded", site=node.site)
 
     return rebuilt(plan, recorded)
@@ -133,13 +128,6 @@ def edge_before(plan: Plan, path: str) -> str:
     by_id = paths(plan)
     node = next(node for node in graph(plan) if by_id[id(node)] == path)
     return by_id[id(emits(node.inputs[0]))] if len(node.inputs) == 1 else ""
-
-
-def emits(node: Plan) -> Plan:
-    """The operator whose items leave a node, which may be a tap."""
-    while node.kind == "tap":
-        node = node.inputs[0]
-    return node
 
 
 def bytes_of(item: Any) -> int:

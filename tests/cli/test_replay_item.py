@@ -61,6 +61,17 @@ class Counts:
         return batch
 
 
+@operator
+class Later:
+    """Leaves out a step between two items, which each item by itself does not show."""
+    provides = ()
+    seen: int = state(default=0)
+
+    def __call__(self, batch):
+        self.seen += 1
+        return batch.replace(t=batch.t + 1) if self.seen == 3 else batch
+
+
 def no_advantage(batch):
     advantage = batch.advantage.copy()
     advantage[batch.t == 12] = np.nan
@@ -113,6 +124,11 @@ FAILURES = {
         ("ppo", "--insert", "ParallelRollouts=mine:third", "--debug"),
         "CheckActions on the edge third -> GAE: action is 2 in row [9, 0] (worker 0, env_id 0, episode_id 0, t 9, ",
         "third (flowrl run --insert) makes it of Batch(",
+    ),
+    "a contract of two items": (
+        ("ppo", "--insert", "GAE=mine:Later", "--debug"),
+        "CheckEpisodes on the edge Later -> ConcatBatches: a step is missing or doubled in row [0, 0] (worker 0",
+        "Later (flowrl run --insert) makes it of Batch(",
     ),
     "an operator with a state": (
         ("ppo", "--insert", "GAE=mine:Counts", "--debug"),

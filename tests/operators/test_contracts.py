@@ -213,21 +213,23 @@ def test_the_plans_break_no_contract_and_learn_the_same(name: str) -> None:
 
 
 def edges(name: str) -> Iterator[tuple[str, str]]:
-    """Each contract of a plan, by the operator that it stands behind."""
+    """Each contract of a plan, and its edge, beside the other taps of `--debug`."""
     workers, plan = make(name)
     with workers:
-        for node in graph(with_contracts(plan)):
+        for node in graph(with_contracts(strict(plan))):
             if isinstance(node.op, Contract):
-                yield type(node.op).__name__, node.op.edge.partition(" -> ")[0]
+                yield type(node.op).__name__, node.op.edge
 
 
 def test_contracts_stand_where_their_columns_flow() -> None:
     """Y2: on replayed rows, windows and sequences no episode is followed, and a learner's input has its log-ratios."""
     found = set(edges("dqn prioritized"))
-    assert {("CheckEpisodes", f"store.{name}") for name in ("Rollouts", "ParallelRollouts")} <= found
-    assert not {("CheckEpisodes", name) for name in ("store.NStep", "train.Replay")} & found
-    assert {("CheckActions", "train.Replay"), ("CheckPriorities", "train.TrainOneStep")} <= found
-    assert ("CheckLogRatios", "ConcatBatches") in set(edges("ppo"))
+    assert ("CheckEpisodes", "store.ParallelRollouts -> store.NStep") in found
+    followed = {edge for contract, edge in found if contract == "CheckEpisodes"}
+    assert {edge.partition(" -> ")[0] for edge in followed} == {"store.Rollouts", "store.ParallelRollouts"}
+    assert ("CheckActions", "train.Replay -> train.TrainOneStep") in found
+    assert ("CheckPriorities", "train.TrainOneStep -> train.UpdatePriorities") in found
+    assert ("CheckLogRatios", "ConcatBatches -> TrainOneStep") in set(edges("ppo"))
 
 
 def test_rows_of_a_reset_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
