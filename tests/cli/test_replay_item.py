@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 import sys
@@ -191,9 +192,12 @@ def test_a_mended_operator_takes_the_item(folder: Path) -> None:
 
 
 def test_workers_are_not_needed(folder: Path) -> None:
-    """Y3: what ran on one of several workers runs here, on that worker's environments."""
+    """Y3: what ran on one of several workers runs here, as one of as many groups of environments."""
     message = "ValueError: item 4"
     assert message in failed("a3c", "--insert", "Rollouts=mine:Counts", "--set", "env_groups=2", "--debug")
+    config = folder / "run" / "config.json"
+    there = {"num_workers": 2, "envs_per_worker": 1, "env_groups": None}  # the same two groups, in two processes
+    config.write_text(json.dumps(json.loads(config.read_text()) | there))
     again = replayed()
     assert message in again.stderr
     assert again.stderr.endswith("the same error\n")
