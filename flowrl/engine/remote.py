@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import attrs
@@ -72,6 +73,15 @@ def nbytes_of(value: Any) -> int:
     """Bytes of a value: of its columns, or of the values in a list; 0 for what does not say."""
     if isinstance(value, (list, tuple)):
         return sum(map(nbytes_of, value))
-    if has_member(type(value), "nbytes"):  # a batch would look for a column, and for names like it
+    of_any: Any = type(value)
+    kind = _kind(of_any)
+    if kind == "sized":
         return value.nbytes if isinstance(value.nbytes, int) else 0
-    return sum(nbytes_of(part) for _, part in value.items()) if isinstance(value, Columns) else 0
+    return sum(nbytes_of(part) for _, part in value.items()) if kind == "columns" else 0
+
+
+@lru_cache(maxsize=256)  # asked for each item that a worker sends
+def _kind(kind: type) -> str:
+    if has_member(kind, "nbytes"):  # a batch would look for a column, and for names like it
+        return "sized"
+    return "columns" if issubclass(kind, Columns) else ""
