@@ -8,7 +8,8 @@ the task says so, if such a share of the seeds does. Settings were chosen with t
 
 A task with a peer has no return to reach but the peer's, which learns with the same settings and seeds in the same run.
 Both use up the budget, and are judged by the policies that they end with. So is a task of an equilibrium: its return is
-minus the NashConv of these policies, or of the average policy of past selves in self-play.
+minus the NashConv of these policies, or of the average policy of past selves in self-play. And a task with an opponent:
+its return is the share of 1,000 games won against it, half of them from either side, or won and drawn.
 
 With --keep, seeds that have ended are not run again, and those that were interrupted go on.
 
@@ -39,7 +40,8 @@ from learning_tasks import EXPERTS, TASKS, Task
 
 import flowrl
 from flowrl.cli.statistics import interquartile_mean, interval
-from flowrl.rollout import NashConv, nash_conv
+from flowrl.rollout import NashConv, nash_conv, payoffs
+from flowrl.trainer.players import scripted
 from flowrl.trainer.progress import score_text
 
 #: Where environments of the tasks are found.
@@ -67,7 +69,7 @@ class Outcome(NamedTuple):
 
 def options_of(task: Task) -> list[str]:
     """What `flowrl run` is given, but for seed and directory."""
-    goals = [] if task.peer or task.nash_conv else [f"{agent}={task.goal}" for agent in task.agents] or [f"{task.goal}"]
+    goals = [] if task.judged_at_end else [f"{agent}={task.goal}" for agent in task.agents] or [f"{task.goal}"]
     stop = [*(word for goal in goals for word in ("--stop-return", goal)), "--stop-steps", f"{task.budget}"]
     return [task.plan, "--env", task.env, *task.settings.split(), *stop]
 
@@ -87,6 +89,8 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     score = summary["confirmed_return"]
     if task.nash_conv:
         score = -nash_conv_of(out, task).total
+    elif task.opponent:
+        score = share_won(out, task)
     elif summary["outcome"] != "goal":
         trained = flowrl.load(out, last=bool(task.peer), trusted=True)
         score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
@@ -102,6 +106,13 @@ def nash_conv_of(out: Path, task: Task) -> NashConv:
     with flowrl.resume(out) as trainer:
         league = trainer.workers.league
         return nash_conv([league.policies[past.policy] for past in league.pool("*")], task.env)
+
+
+def share_won(out: Path, task: Task) -> float:
+    """The share of 1,000 games that the policy at the end of a run wins against the task's opponent."""
+    players = {"learner": flowrl.load(out, last=True, trusted=True).players, task.opponent: scripted(task.opponent)}
+    won, drawn, _ = payoffs(players, task.env, episodes=500).shares("learner", task.opponent)
+    return won + drawn if task.draws else won
 
 
 def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:

@@ -26,6 +26,13 @@ class Task(NamedTuple):
     peer: str = ""  #: package that learns the task besides, see learning_peers.py; the budget is then used up by both
     agents: tuple[str, ...] = ()  #: of a game: each must come to the goal; the return is that of all together
     nash_conv: bool = False  #: the return is minus the NashConv at the end, of the average of past selves if there are
+    opponent: str = ""  #: the return is the share of games won against this player at the end, half from either side
+    draws: bool = False  #: draws count as won
+
+    @property
+    def judged_at_end(self) -> bool:
+        """Whether the budget is used up, and the policies that the run ends with are judged."""
+        return bool(self.peer or self.nash_conv or self.opponent)
 
     @property
     def least(self) -> float:
@@ -128,6 +135,9 @@ LEDUC = (
     "--set snapshot_every=4000 --set pool_size=84"
 )
 
+#: Of self-play, which also meets a random player now and then: only there does it see moves that no good player makes.
+NOUGHTS = f'--set match_making=uniform --set pool_size=1 --set opponents=["random"] --set eval_every=0 {NUMPY}'
+
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
 #: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, and constant rates.
@@ -181,6 +191,13 @@ TASKS = {
     ),
     "self_play-leduc": Task(
         "self_play", -1.0, 450_000, "openspiel:leduc_poker", LEDUC, extra="openspiel", nash_conv=True
+    ),
+    # Nobody wins against perfect play.
+    "self_play-noughts-random": Task(
+        "self_play", 1.0, 1_000_000, "flowrl:tic_tac_toe", NOUGHTS, opponent="random", draws=True
+    ),
+    "self_play-noughts-perfect": Task(
+        "self_play", 0.9, 1_000_000, "flowrl:tic_tac_toe", NOUGHTS, opponent="perfect", draws=True
     ),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),

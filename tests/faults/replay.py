@@ -138,8 +138,8 @@ FAULTS = [
     Fault(
         "B4",
         "flowrl/data/replay/buffer.py",
-        "self.get(self._rings.chronological(numbers))",
-        "self.get(numbers if isinstance(key, slice) else self._rings.chronological(numbers))",
+        "return self._rings.chronological(numbers) if self.size else numbers",
+        "return self._rings.chronological(numbers) if self.size and not isinstance(key, slice) else numbers",
         ROWS + "test_a_slice_is_the_rows_of_its_numbers",
     ),
     Fault(
