@@ -5,12 +5,12 @@ in threads, with learners elsewhere. For each: the largest error of a share, in 
 that is named, beside the one that it is; and for two changes the gain that was foreseen and the gain once made.
 Workers are threads, so that sleeps overlap on any machine; with --ray they are processes.
 
-    python benchmarks/profile.py [--seconds 1.5] [--only NAME] [--ray]
+    python benchmarks/profile_truth.py [--seconds 1.5] [--only NAME] [--ray]
 
 With a checkout of another version, it measures instead what the difference costs DQN on CartPole-v1: seconds of the
 processor for the same training, in pairs of processes.
 
-    python benchmarks/profile.py --against ../before [--steps 3000] [--rounds 9]
+    python benchmarks/profile_truth.py --against ../before [--steps 3000] [--rounds 9]
 """
 
 from __future__ import annotations
