@@ -15,7 +15,8 @@ import pytest
 
 import flowrl
 from flowrl.plans import apex_dqn
-from flowrl.rollout import nash_conv
+from flowrl.policies.line_players import Perfect
+from flowrl.rollout import nash_conv, payoffs
 from flowrl.trainer.plan_file import builtin_plans
 from flowrl.trainer.progress import score_text
 from tests.forked import PIPE, Python
@@ -83,6 +84,18 @@ def test_an_equilibrium_is_judged_by_the_last_policies(tmp_path: Path) -> None:
     score = score_text(-nash_conv(trained.players, "openspiel:matrix_mp").total)
     assert score != "0.000"
     assert re.search(rf"^ +0 +{score} +512 ", text, re.MULTILINE), text
+
+
+@pytest.mark.slow
+def test_self_play_is_judged_by_games_against_another_player(tmp_path: Path) -> None:
+    """By the share that the last policy does not lose; who has hardly learned loses to perfect play."""
+    options = ("--keep", str(tmp_path), "--budget", "1024", "--seeds", "1")
+    text = printed("learning.py", "self_play-noughts-perfect", *options, code=1)
+    learner = flowrl.load(tmp_path / "self_play-noughts-perfect" / "seed-0", last=True).players
+    table = payoffs({"learner": learner, "perfect": Perfect}, "flowrl:tic_tac_toe", episodes=500)
+    score = 1 - table.shares("learner", "perfect")[2]
+    assert 0 < score < 0.9
+    assert re.search(rf"^ +0 +{score_text(score)} +2,048 .* below the goal$", text, re.MULTILINE), text
 
 
 def ended(folder: Path, returns: list[float]) -> None:

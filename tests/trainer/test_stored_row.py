@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flowrl.errors import ConfigError
-from flowrl.plans import DQN, PPO, SAC
+from flowrl.plans import DQN, PPO, SAC, TwoTrainers
 from flowrl.trainer.stored_row import stored_row
 from tests.cli.parts import flowrl
 
@@ -100,6 +100,19 @@ def test_what_cannot_be_told_is_refused(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(small / "checkpoints")
     with pytest.raises(ConfigError, match="has no checkpoint"):
         stored_row(small)
+
+
+def test_neither_games_nor_native_vectors_play_again(tmp_path: Path) -> None:
+    """F10, D11: a row has the actions of one agent; and who steps all environments at once seeds their episodes."""
+    with TwoTrainers(out=tmp_path / "game", dqn={"learning_starts": 50}, torch_threads=1, device="cpu") as trainer:
+        trainer.train(env_steps=100, progress=False)
+    game = stored_row(tmp_path / "game")
+    assert game.seed >= 0
+    with pytest.raises(ConfigError, match="a game of several agents, which cannot be played again"):
+        game.play_again()
+    native = stored_row(trained(DQN, tmp_path / "native", env_manager="vector"))
+    with pytest.raises(ConfigError, match="CartPole-v1 steps all its environments at once, and seeds their episodes"):
+        native.play_again()
 
 
 def test_the_command_tells_and_films(run: Path, tmp_path: Path) -> None:
