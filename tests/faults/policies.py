@@ -20,10 +20,25 @@ ALIKE = "tests/learners/test_all_reduce.py::"
 OPTIONS = "tests/policies/test_learner_options.py::"
 EXPORT = "tests/policies/test_export.py::"
 SCHEDULES = "tests/test_schedules.py::"
+SEARCH = "tests/policies/test_search.py::"
 
 NOT_FINITE = "tests/policies/test_not_finite.py::"
 
 FAULTS = [
+    Fault(
+        "K1",
+        "flowrl/policies/search.py",
+        "np.where(over, -1, every + new)",
+        "np.where(over, -1, new)",
+        SEARCH + "test_a_result_does_not_depend_on_what_is_searched_beside_it",
+    ),
+    Fault(
+        "K2",
+        "flowrl/policies/search.py",
+        "np.where(model.legal(roots), visits[:trees], 0.0)",
+        "visits[:trees]",
+        SEARCH + "test_a_position_that_nobody_is_to_move_in_has_no_visits",
+    ),
     Fault(
         "X1",
         "flowrl/policies/learning.py",

@@ -3,6 +3,7 @@
 from flowrl.envs.games.catalog import GAMES, make
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.games.join_agents import JoinAgents
+from flowrl.envs.games.model import GameModel
 from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, EntryWrapper, GameWrapper, GlobalState, PadSpaces
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "BaseGameWrapper",
     "EntryWrapper",
     "Game",
+    "GameModel",
     "GameWrapper",
     "GlobalState",
     "JoinAgents",

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from flowrl.envs.games.model import GameModel
+
 
 class Turn(NamedTuple):
     """What a step of a game leads to. An agent that a mapping lacks has a reward of 0, and no info.
@@ -86,6 +88,10 @@ class Game(abc.ABC):
     def state(self) -> Any:
         """The state of the whole game now, in `state_space`. Raises: NotImplementedError: it has none."""
         raise NotImplementedError(f"{self} has no state of the whole game")
+
+    def model(self) -> GameModel | None:
+        """The rules as functions of states, for a search over moves; None: it has none, see `GameModel`."""
+        return None
 
     def render(self) -> Any:
         """A picture `[height, width, 3]` of the game, or whatever its library renders; None if it renders nothing."""

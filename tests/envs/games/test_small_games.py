@@ -97,6 +97,34 @@ def test_no_stone_goes_where_there_is_no_room() -> None:
 KUHN = {(0, 0): (1, -1), (0, 1, 0): (-1, -1), (0, 1, 1): (2, -2), (1, 0): (1, 1), (1, 1): (2, -2)}
 
 
+@pytest.mark.parametrize("name", ["tic_tac_toe", "connect_four"])
+def test_a_model_has_the_rules_of_its_game(name: str) -> None:
+    """Forty games side by side in the model, each played in the game too."""
+    model, draw = make(name).model(), np.random.default_rng(1)
+    assert model is not None
+    games = [make(name) for _ in range(40)]
+    turns = [Turn(game.reset(0)) for game in games]
+    states = np.zeros((40, 2), np.uint64)
+    for count in range(model.longest):
+        agents, seen = zip(*(next(iter(turn.obs.items())) for turn in turns))
+        observed = model.observe(states)
+        assert (observed["board"] == [obs["board"] for obs in seen]).all()
+        assert (observed["action_mask"] == [obs["action_mask"] for obs in seen]).all()
+        assert (model.states(observed) == states).all()
+        assert (model.legal(states) == observed["action_mask"]).all()
+        assert (model.moves(states) == count).all()
+        actions = np.array([draw.choice(np.flatnonzero(mask)) for mask in observed["action_mask"]])
+        states, gain, over = model.play(states, actions)
+        turns = [game.step({agent: action}) for game, agent, action in zip(games, agents, actions)]
+        assert gain.tolist() == [turn.reward.get(agent, 0.0) for turn, agent in zip(turns, agents)]
+        assert over.tolist() == [bool(turn.terminated) for turn in turns]
+        going = np.flatnonzero(~over).tolist()
+        games, turns, states = [games[at] for at in going], [turns[at] for at in going], states[going]
+        if not going:
+            break
+    assert count > model.longest // 2
+
+
 def test_all_of_kuhn_poker() -> None:
     """Kuhn 1950: every deal and play, and the value of the equilibria."""
     game, deals = KuhnPoker(), dict[tuple[int, int], int]()

@@ -1,0 +1,115 @@
+"""Search: the visits of the obvious recursion, in many positions at once, and the moves that decide a game."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.envs.games import GameModel, make
+from flowrl.policies.sampling import Array
+from flowrl.policies.search import Evaluate, tree_search
+from tests.policies import one_tree
+
+GAMES = ("tic_tac_toe", "connect_four")
+
+
+def model_of(game: str) -> Any:
+    model = make(game).model()
+    assert model is not None
+    return model
+
+
+def positions(model: GameModel, count: int, seed: int) -> Array:
+    """Positions in games at random, in which somebody is to move."""
+    draw, found = np.random.default_rng(seed), []
+    start = np.zeros((1, 2), np.uint64)
+    while len(found) < count:
+        states, moves = start, int(draw.integers(model.longest))
+        for _ in range(moves):
+            action = draw.choice(np.flatnonzero(model.legal(states)[0]))
+            states, _, (over,) = model.play(states, np.array([action]))
+            if over:
+                break
+        else:
+            found.append(states[0])
+    return np.array(found)
+
+
+def opinions(model: GameModel, seed: int = 0) -> Evaluate:
+    """Some prior and value of each state, by sums that do not depend on other rows."""
+    weights = np.random.default_rng(seed).normal(size=(model.longest, model.actions + 1))
+
+    def evaluate(states: Array) -> tuple[Array, Array]:
+        outputs = (model.observe(states)["board"][:, :, None] * weights).sum(1)
+        likely = np.exp(outputs[:, :-1]) * model.legal(states)
+        return likely / np.maximum(likely.sum(1, keepdims=True), 1e-30), np.tanh(outputs[:, -1])
+
+    return evaluate
+
+
+def no_opinion(states: Array) -> tuple[Array, Array]:
+    """Nothing is known."""
+    return np.full((len(states), 9), 1 / 9), np.zeros(len(states))
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_it_finds_what_a_recursion_over_one_tree_finds(game: str) -> None:
+    """K2; the same visits and values for the same priors and values."""
+    model, evaluate = model_of(game), opinions(model_of(game))
+    roots = positions(model, 12, seed=1)
+    found = tree_search(model, roots, evaluate, simulations=60, c_puct=1.5)
+    for row, root in enumerate(roots):
+        alone = one_tree.search(model, root, evaluate, 60, 1.5)
+        assert found.visits[row].tolist() == alone.visits
+        assert found.value[row] == pytest.approx(sum(alone.total) / 60)
+    assert (found.visits.sum(1) == 60).all()
+    assert not found.visits[~model.legal(roots)].any()
+
+
+def test_a_result_does_not_depend_on_what_is_searched_beside_it() -> None:
+    """K1: searched alone, in another order, or twice."""
+    model = model_of("connect_four")
+    evaluate, roots = opinions(model), positions(model, 8, seed=2)
+    together = tree_search(model, roots, evaluate, simulations=40, c_puct=1.0)
+    for rows in ([3], [7, 0], [2, 2, 5]):
+        apart = tree_search(model, roots[rows], evaluate, simulations=40, c_puct=1.0)
+        assert (apart.visits == together.visits[rows]).all()
+        assert (apart.value == together.value[rows]).all()
+
+
+#: Positions of tic-tac-toe in which x is to move, and the only moves that do not give away a win or a draw.
+DECIDED = {
+    "a win": ("xx. oo. ...", {2}),
+    "a win before a defence": (".xx oo. ...", {0}),
+    "a defence": ("oo. x.. ...", {2}),
+    "against a fork in two moves": ("o.. .x. ..o", {1, 3, 5, 7}),
+}
+
+
+@pytest.mark.parametrize("case", DECIDED)
+def test_it_finds_the_moves_that_decide(case: str) -> None:
+    board, best = DECIDED[case]
+    seen = [[".xo".index(square) for square in board if square != " "]]
+    model = model_of("tic_tac_toe")
+    states = model.states({"board": np.array([0, 1, -1], np.float32)[seen]})
+    found = tree_search(model, states, no_opinion, simulations=400, c_puct=1.5)
+    assert found.visits[0].argmax() in best
+    assert sum(found.visits[0, move] for move in best) > 250
+
+
+def test_a_position_that_nobody_is_to_move_in_has_no_visits() -> None:
+    """K2; such rows are of seats whose action is not read."""
+    model = model_of("tic_tac_toe")
+    full = np.array([[sum(1 << bit for bit in model.bits), 0]], np.uint64)
+    found = tree_search(model, full, no_opinion, simulations=5, c_puct=1.0)
+    assert not found.visits.any()
+
+
+def test_noise_takes_the_place_of_the_prior_of_the_root_alone() -> None:
+    model = model_of("tic_tac_toe")
+    start, only = np.zeros((1, 2), np.uint64), np.eye(9)[[7]]
+    found = tree_search(model, start, no_opinion, simulations=20, c_puct=1.0, noise=only)
+    assert found.visits[0].argmax() == 7
+    assert found.visits[0, 7] > 15
