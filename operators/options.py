@@ -6,6 +6,7 @@ A plan's `Config` lists them among its bases, and a `Trainer` applies the option
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -100,7 +101,27 @@ class InFlightSettings(Settings):
 class LagSettings(InFlightSettings):
     """Workers that do not wait for the learner."""
 
-    max_weight_lag: int | None = not_negative(None, "updates by which a worker's weights may lag; None: no limit")
+    max_weight_lag: int | None = not_negative(
+        None, "updates by which the weights that train on a row may be newer than those that made it; None: no limit"
+    )
+
+    def requests(
+        self: Any, workers: Any, num_sgd_iter: int = 1, minibatch_size: int | None = None, replayed: float = 0.0
+    ) -> dict[str, Any]:
+        """How `ParallelRollouts` asks for fragments, of which batches of `train_batch_size` are made.
+
+        Args:
+            workers: Who collects them.
+            num_sgd_iter, minibatch_size: How a batch is trained on, see `TrainOneStep`.
+            replayed: Old fragments mixed in for each new one.
+        """
+        if self.max_weight_lag is None:
+            return {"in_flight": self.in_flight}
+        rows = self.fragment_steps * workers.layout.envs_per_group
+        fragments, mixed = math.ceil(self.train_batch_size / rows), 1 + math.ceil(replayed)
+        updates = num_sgd_iter * math.ceil(fragments * rows / (minibatch_size or fragments * rows))
+        pace = max(1, fragments // mixed), updates * math.ceil(mixed / fragments)
+        return {"in_flight": self.in_flight, "max_weight_lag": self.max_weight_lag, "pace": pace}
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -87,6 +87,7 @@ def ParallelRollouts(
     in_flight: int = 1,
     *,
     max_weight_lag: int | None = None,
+    pace: tuple[int, int] = (1, 1),
     steps: int | None = None,
     rows: int | None = None,
     episodes: int | None = None,
@@ -99,8 +100,8 @@ def ParallelRollouts(
             environments step in lockstep. "async": fragments as they become ready. "raw": the stream stays on the
             workers, for operators that run there; end it with `gather_sync()` or `gather_async()`.
         in_flight: Requests in flight to each worker, in async mode.
-        max_weight_lag: In async mode, versions by which the weights of an emitted fragment may lag; see
-            `Plan.gather_async`.
+        max_weight_lag, pace: In async mode, versions of the weights that may come between collecting a fragment and
+            training on it, and how fast they come; see `Plan.gather_async`.
         steps: Steps per environment in a fragment, 32 unless `rows` or `episodes` is given.
         rows: Instead of fragments, this many rows of each worker, or a few more, of any environments: with an
             asynchronous manager, no environment waits for the slowest. For learning from single transitions, as a
@@ -131,7 +132,7 @@ def ParallelRollouts(
     if mode == "raw":
         return raw
     if mode == "async":
-        return attrs.evolve(raw.gather_async(in_flight, max_weight_lag), name="ParallelRollouts")
+        return attrs.evolve(raw.gather_async(in_flight, max_weight_lag, pace=pace), name="ParallelRollouts")
     if mode == "bulk_sync":
         return attrs.evolve(raw.gather_sync(side_by_side), name="ParallelRollouts")
     raise PlanError(f"ParallelRollouts: mode is 'bulk_sync', 'async' or 'raw', got {mode!r}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.engine.plan import Plan
@@ -48,8 +46,8 @@ class Config(
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: fragments as they arrive, the learner, then the target policy."""
     # (1) Fragments of all workers as they become ready, in batches.
-    asked: dict[str, Any] = {"in_flight": config.in_flight, "max_weight_lag": config.max_weight_lag}
-    rollouts = ParallelRollouts(workers, mode="async", steps=config.fragment_steps, **asked)
+    requests = config.requests(workers, config.num_sgd_iter, config.minibatch_size)
+    rollouts = ParallelRollouts(workers, mode="async", steps=config.fragment_steps, **requests)
     batches = rollouts.combine(ConcatBatches(config.train_batch_size))
 
     # (2) Several epochs over each batch, clipped around the target policy, which then follows.

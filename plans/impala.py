@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from flowrl.engine.plan import Plan
@@ -39,8 +37,8 @@ class Config(
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """One branch: fragments as they arrive, and the learner."""
     # (1) Fragments of all workers as they become ready, in batches.
-    asked: dict[str, Any] = {"in_flight": config.in_flight, "max_weight_lag": config.max_weight_lag}
-    rollouts = ParallelRollouts(workers, mode="async", steps=config.fragment_steps, **asked)
+    requests = config.requests(workers, replayed=config.replay_ratio)
+    rollouts = ParallelRollouts(workers, mode="async", steps=config.fragment_steps, **requests)
     batches = rollouts.combine(ConcatBatches(config.train_batch_size))
 
     # (2) A step on each batch. The loss corrects for stale weights.

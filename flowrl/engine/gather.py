@@ -26,7 +26,7 @@ from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import StoringWorker, WorkersContract
 from flowrl.engine.remote import Remote, nbytes_of
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.engine.stages import DONE, WAITING, WORKED, Stage
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Stage
 from flowrl.engine.workers import InlineWorker, ask, ask_apart
 from flowrl.errors import WorkerDied
 
@@ -132,6 +132,10 @@ class Gather(Stage):
     def _expect(self, added: range) -> None:
         """Called when members with these indexes join."""
 
+    def _may_ask(self) -> bool:
+        """Whether the first worker of `todo` may be asked now."""
+        return bool(self.todo)
+
     def _next(self) -> Any:
         """The next item that has arrived, or a signal."""
         raise NotImplementedError
@@ -149,7 +153,7 @@ class Gather(Stage):
     def step(self) -> Any:
         if self._num_joined < len(self.workers.members):
             self._join()
-        while self._arrived or self.todo:
+        while self._arrived or self._may_ask():
             if self._arrived:
                 self._settle(self._arrived[0])
                 self._arrived.popleft()
@@ -379,15 +383,24 @@ class GatherSync(Gather):
 class GatherAsync(Gather):
     """Items as they are ready, each worker with `in_flight` requests.
 
-    With `max_weight_lag`, it emits items collected with the oldest weights first, emits none while an unanswered
-    request is that many versions behind, and drops an item that is further behind.
+    With `max_weight_lag` a request needs a place in the stream, the next one that no other request will take. It is
+    made while that place is early enough: at the given `pace`, the weights are then at most `max_weight_lag` versions
+    newer than now when the item is trained on (V4). Items leave as they arrive, unless an older request would miss its
+    last place by that.
 
-    Counts: discarded_items, those too far behind.
+    Where versions come slower than the pace and nobody can go on, the count begins anew (`relent`); where they come
+    faster, an item may be too old, and is dropped.
+
+    Counts: discarded_items, those too old.
     """
 
     one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1}
     in_flight: int = 1
     max_weight_lag: int | None = None
+    pace: tuple[int, int] = (1, 1)
+    emitted: int = state(default=0)
+    #: A place in the stream, and the version of the weights that trains on the item there.
+    origin: tuple[int, int] | None = state(default=None)
 
     def schema(self, given: Schema) -> Schema:
         return given if given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))
@@ -402,12 +415,35 @@ class GatherAsync(Gather):
     def _version(self) -> int:
         return 0 if self.max_weight_lag is None else int(self.workers.version)
 
+    def _may_ask(self) -> bool:
+        if not self.todo or self.max_weight_lag is None:
+            return bool(self.todo)
+        self._count_versions()
+        return self.emitted + len(self._open) + len(self.pending) <= self._last_place(self._version())
+
+    def _count_versions(self) -> None:
+        """Take in versions that the pace did not foresee."""
+        version = self._version()
+        place, first = self.origin or (self.emitted, version)
+        items, versions = self.pace
+        unforeseen = version - first - versions * ((self.emitted - place) // items)
+        self.origin = place, first + max(unforeseen, 0)
+
+    def _last_place(self, version: int) -> float:
+        """The last place in the stream at which an item of this version is not too old when it is trained on."""
+        if self.max_weight_lag is None or self.origin is None:
+            return inf
+        (place, first), (items, versions) = self.origin, self.pace
+        return float(place + items * ((version + self.max_weight_lag - first) // versions + 1) - 1)
+
     def _next(self) -> Any:
         """The item that arrived first or, with `max_weight_lag`, has the oldest weights."""
         if not self.pending:
-            return WAITING if self._open else DONE
-        too_old = self._margin(self.pending[0]) < 0
-        if self._is_behind() and not too_old:
+            return WAITING if self._open else BLOCKED if self.todo else DONE
+        if self.max_weight_lag is not None:
+            self._count_versions()
+        too_old = self._last_place(self.pending[0].version) < self.emitted
+        if not too_old and self._urgent(self.pending[0].version):
             return WAITING
         arrival = heapq.heappop(self.pending)
         items = self._receive(arrival)
@@ -415,25 +451,37 @@ class GatherAsync(Gather):
         if too_old and items:
             self.meter.context.count("discarded_items")
             return WORKED
+        self.emitted += len(items)
         return self._emit(items)
 
-    def _margin(self, of: Request | Arrival) -> float:
-        """Number of new versions of the weights after which a request is still not too far behind."""
+    def _urgent(self, version: float = inf) -> list[int]:
+        """The workers of older requests that would be too old if an item of this version left before theirs."""
         if self.max_weight_lag is None:
-            return inf
-        return float(self.max_weight_lag + of.version - self.workers.version)
+            return []
+        older = [request for request in self._open if request.version < version]
+        late = (place for place, each in enumerate(older, self.emitted + 1) if self._last_place(each.version) < place)
+        return [] if (last := max(late, default=0)) == 0 else [each.index for each in older[: last - self.emitted]]
 
-    def _is_behind(self) -> bool:
-        """Whether one more version would leave an unanswered request too far behind."""
-        return bool(self._open) and self._margin(next(iter(self._open))) <= 0
+    def relent(self) -> bool:
+        """Count versions anew, if requests wait for some that will not come; see `Stage.relent`."""
+        if self.max_weight_lag is None or not self.todo or self._open or self.pending:
+            return False
+        # Of the items on their way all but one of a batch may be there already.
+        self.origin = self.emitted - self.pace[0] + 1, self._version()
+        return True
 
     def stuck(self) -> list[str]:
         lines = super().stuck()
-        if lines and self._is_behind():
-            behind = {each.index for each in self._unanswered() if self._margin(each) <= 0}
+        if lines and (urgent := self._urgent()):
             lines.append(
-                f"{self.meter.path}: nothing leaves before the answer of worker {_listed(behind)}, which has "
-                f"weights that are max_weight_lag={self.max_weight_lag} versions old"
+                f"{self.meter.path}: nothing leaves before the answer of worker {_listed(set(urgent))}, which would be "
+                f"older than max_weight_lag={self.max_weight_lag} else"
+            )
+        if not lines and self.todo:
+            items, versions = self.pace
+            lines.append(
+                f"{self.meter.path}: no worker is asked before the weights are newer than version {self._version()}: "
+                f"max_weight_lag={self.max_weight_lag}, {self.emitted} items were emitted, and {items} make {versions}"
             )
         return lines
 

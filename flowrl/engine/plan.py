@@ -194,19 +194,27 @@ class Plan:
         gathered = self._gathered("gather_sync", GatherSync, rounds=merge is not None)
         return gathered.for_each(merge) if merge is not None else gathered
 
-    def gather_async(self, in_flight: int = 1, max_weight_lag: int | None = None) -> Plan:
-        """Leave the workers: items as they are ready, each worker with `in_flight` requests.
+    def gather_async(
+        self, in_flight: int = 1, max_weight_lag: int | None = None, *, pace: tuple[int, int] = (1, 1)
+    ) -> Plan:
+        """Leave the workers: items as they are ready, each worker with up to `in_flight` requests.
 
-        With `max_weight_lag`, emits only items collected with weights at most that many versions old, the oldest
-        first, and waits for a worker that is about to exceed the lag. If every item leads to a new version, a lag
-        below the number of other requests in flight drops items.
+        With `max_weight_lag` workers are asked for no more than can be trained on with weights at most that many
+        versions newer than those that they were asked with. For that the stream must know its `pace`: `(items,
+        versions)`, where every so many items make at most so many new versions of the weights. `(4, 1)` fits a step on
+        each batch of four items.
         """
         if max_weight_lag is not None:
             max_weight_lag = whole("gather_async", "max_weight_lag", max_weight_lag, 0, otherwise=" or None")
         if max_weight_lag is not None and self.on is not None and WorkersContract(self.on).version is None:
             raise PlanError(f"gather_async: {type(self.on).__name__} has no versions of weights for max_weight_lag")
         in_flight = whole("gather_async", "in_flight", in_flight, 1)
-        return self._gathered("gather_async", GatherAsync, in_flight=in_flight, max_weight_lag=max_weight_lag)
+        if not isinstance(pace, tuple) or len(pace) != 2:
+            raise PlanError(f"gather_async: pace is (items, versions), as (4, 1), got {pace!r}")
+        items, versions = pace
+        pace = whole("gather_async", "items of pace", items, 1), whole("gather_async", "versions of pace", versions, 1)
+        asked = {"in_flight": in_flight, "max_weight_lag": max_weight_lag, "pace": pace}
+        return self._gathered("gather_async", GatherAsync, **asked)
 
     def _gathered(self, name: str, kind: type[Gather], **settings: Any) -> Plan:
         if self.on is None:

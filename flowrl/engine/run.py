@@ -20,7 +20,7 @@ from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh, resources
 from flowrl.engine.protocols import ResourceContract
 from flowrl.engine.seeds import SeedTree
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, Chain, Signal, Source, Stage
+from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Chain, Signal, Source, Stage
 from flowrl.engine.state_diff import IncompatibleKeys, check_state, compare
 from flowrl.engine.transforms import RunHooks
 from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean, notes_of
@@ -147,6 +147,8 @@ class Run:
                 elif item is DONE:
                     raise StopIteration
                 elif item is BLOCKED:
+                    if self._root.relent():
+                        continue
                     raise Deadlock("\n  ".join(["no branch can go on:", *self._root.stuck()]))
                 elif silent is None:
                     silent, patience = clock(), self.stall_seconds
@@ -165,7 +167,8 @@ class Run:
         with self._turn():
             began = clock()
             try:
-                return self._pull()
+                item = self._pull()
+                return WORKED if item is BLOCKED and self._root.relent() else item
             finally:
                 self.inside += clock() - began
 

@@ -71,6 +71,10 @@ class Stage:
         """What this stage waits for or is blocked by, in words."""
         return [line for stage in self.inputs for line in stage.stuck()]
 
+    def relent(self) -> bool:
+        """Called when nothing runs and no branch can go on; returns whether this stage or an input now can."""
+        return any(stage.relent() for stage in self.inputs)
+
     def awaits(self) -> list[str]:
         """The paths of the operators whose future or event wakes a run that sleeps because this stage is WAITING."""
         return [path for stage in self.inputs for path in stage.awaits()]

@@ -300,11 +300,11 @@ FAULTS = [
         NORMALIZED_PLANS + "test_a_batch_of_fragments_is_scaled_by_one_number",
     ),
     Fault(
-        "V3",
+        "V4",
         "operators/rollout.py",
-        "raw.gather_async(in_flight, max_weight_lag)",
+        "raw.gather_async(in_flight, max_weight_lag, pace=pace)",
         "raw.gather_async(in_flight)",
-        "tests/plans/test_async_plans.py::test_the_lag_of_impala_is_bounded_where_asked_for",
+        "tests/plans/test_async_plans.py::test_rows_are_never_trained_on_by_weights_that_are_too_new",
     ),
     Fault(
         "N7",

@@ -35,14 +35,23 @@ def test_a_worker_of_a3c_goes_on_with_the_weights_that_its_gradient_gave() -> No
     assert max(lags("a3c", "AsyncGradients", in_flight=3)) == 2
 
 
-def test_the_lag_of_impala_is_bounded_where_asked_for() -> None:
-    """V3: fragments ten times smaller than the batch, of three workers with four requests each."""
-    small = {"fragment_steps": 2, "envs_per_worker": 3, "env_groups": 3, "train_batch_size": 20, "in_flight": 12}
-    assert max(lags("impala", "ParallelRollouts", **small)) > 1
-    for bound in (0, 1):
-        assert max(lags("impala", "ParallelRollouts", max_weight_lag=bound, **small)) <= bound
-    discarded = final("impala", 6, max_weight_lag=0, **small)[1]["ledger"]["counters"]["discarded_items"]
-    assert discarded > 0
+def test_rows_are_never_trained_on_by_weights_that_are_too_new() -> None:
+    """V4: fragments ten times smaller than the batch, of three workers with four requests each; none is dropped."""
+    small = {"fragment_steps": 2, "envs_per_worker": 3, "env_groups": 3, "in_flight": 12}
+    impala, appo = {**small, "train_batch_size": 20}, {**small, "train_batch_size": 16, "minibatch_size": 4}
+    assert max(lags("impala", "ParallelRollouts", **impala)) > 1
+    for name, bound, settings in (
+        ("impala", 0, impala),
+        ("impala", 1, impala),
+        ("impala", 2, {**impala, "num_learners": 1}),
+        ("impala replayed", 0, impala),
+        ("appo", 0, appo),
+        ("appo", 9, appo),
+    ):
+        assert max(lags(name, "ParallelRollouts", max_weight_lag=bound, **settings)) <= bound
+        results, state = final(name, 6, max_weight_lag=bound, **settings)
+        assert name == "impala replayed" or max(each["policy_lag_max"] for each in results) <= bound
+        assert "discarded_items" not in state["ledger"]["counters"]
 
 
 def test_every_unit_of_impala_is_counted_once() -> None:
