@@ -447,7 +447,7 @@ def profile(
     try:
         found = Profile.of(read_json(folder / PROFILE))
     except FileNotFoundError:
-        raise ConfigError(f"{folder} has no {PROFILE}: a run of flowrl writes it at its first checkpoint") from None
+        raise ConfigError(f"{folder} has no {PROFILE}: a run of flowrl writes it once a second") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder / PROFILE} cannot be read: {error}") from error
     _show(json_text(found.summary()) if as_json else "\n".join(found.lines()))

@@ -188,6 +188,9 @@ class Call(Stage):
     def outdated(self) -> bool:
         return any(future.done() for future in self._unheard)
 
+    def fill(self) -> tuple[int, int]:
+        return len(self._running), self.in_flight
+
     def awaits(self) -> list[str]:
         return [self.meter.path] if self._running else super().awaits()
 
@@ -305,6 +308,9 @@ class Prefetch(Stage):
                 wait_for([self._job], f"{self.meter.path}: its thread")
             finally:
                 self._pause = False  # the run may go on even if its state could not be taken
+
+    def fill(self) -> tuple[int, int]:
+        return len(self.ready_items), self.n
 
     def awaits(self) -> list[str]:
         return super().awaits() if self._job is None else [self.meter.path]

@@ -261,6 +261,9 @@ class Gather(Stage):
         requests = {index: unanswered[index] for index in self._members.present()}
         return self._stragglers.report(requests, self._waiting_for(clock()))
 
+    def fill(self) -> tuple[int, int]:
+        return len(self._unanswered()), len(self._members.present())
+
     def awaits(self) -> list[str]:
         return [self.meter.path]
 
@@ -277,7 +280,10 @@ class Gather(Stage):
         unanswered = self._unanswered()
         if not unanswered:
             return []
-        return [f"{self.meter.path}: no answer yet from worker {_listed({each.index for each in unanswered})}"]
+        line = f"{self.meter.path}: no answer yet from worker {_listed({each.index for each in unanswered})}"
+        if late := self._waiting_for(clock()):
+            line += f"; worker {_listed(late)} silent for {max(late.values()):.0f} s"
+        return [line]
 
     # -- state
 
@@ -453,6 +459,10 @@ class GatherAsync(Gather):
             return WORKED
         self.emitted += len(items)
         return self._emit(items)
+
+    def fill(self) -> tuple[int, int]:
+        asked, workers = super().fill()
+        return asked, workers * self.in_flight
 
     def _urgent(self, version: float = inf) -> list[int]:
         """The workers of older requests that would be too old if an item of this version left before theirs."""

@@ -19,7 +19,7 @@ from flowrl.engine.calls import Call, Prefetch
 from flowrl.engine.gather import Gather, GatherAsync
 from flowrl.engine.merge import Fork
 from flowrl.engine.meter import Meter, Visits
-from flowrl.engine.protocols import PartHost
+from flowrl.engine.protocols import PartHost, ResourceContract
 from flowrl.engine.stages import Source, Stage
 
 if TYPE_CHECKING:
@@ -123,12 +123,14 @@ class Ledger:
         stages: For each source, and each operator that another thread or process works for, what bounds its pace: its
             `kind`, `in_flight` and number of `workers`.
         stores: The kind of the store that an operator puts items into or takes them from, by path: what may block it.
+        fill: What such a store holds, or what an operator has ready or in flight, and the most it may, by path.
     """
 
     accounts: list[Account]
     counters: dict[str, int]
     stages: dict[str, dict[str, Any]]
     stores: dict[str, str] = attrs.field(factory=dict)
+    fill: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     @property
     def driver(self) -> Account:
@@ -138,12 +140,7 @@ class Ledger:
         """The part of it after an earlier one of the same run."""
         before = {account.name: account for account in earlier.accounts}
         accounts = [each.since(before[each.name]) if each.name in before else each for each in self.accounts]
-        return Ledger(
-            accounts,
-            _less(self.counters, earlier.counters),
-            self.stages,
-            self.stores,
-        )
+        return attrs.evolve(self, accounts=accounts, counters=_less(self.counters, earlier.counters))
 
     def values(self) -> dict[str, Any]:
         """As values for JSON."""
@@ -155,7 +152,8 @@ class Ledger:
         accounts = [Account(**{**each, "where": tuple(each["where"])}) for each in values["accounts"]]
         if not accounts:
             raise ValueError("it has no account")
-        return cls(**{**values, "accounts": accounts})
+        fill = {path: (int(held), int(most)) for path, (held, most) in values.get("fill", {}).items()}
+        return cls(**{**values, "accounts": accounts, "fill": fill})
 
 
 def _more(sums: dict[str, Any], values: Mapping[str, Any]) -> None:
@@ -170,12 +168,18 @@ def _less(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any
 def ledger(run: Run) -> Ledger:
     """The ledger of a run up to now; exact between two items."""
     contracts = {meter.path: meter.contract for meter in run.meters()}
-    stores = {path: each.out_of if each.into is None else each.into for path, each in contracts.items()}
+    both = {path: each.out_of if each.into is None else each.into for path, each in contracts.items()}
+    stores = {path: store for path, store in both.items() if store is not None}
+    fill = {stage.meter.path: stage.fill() for stage in run.stages}
+    for path, store in stores.items():
+        if (capacity := ResourceContract(store).capacity) is not None:
+            fill[path] = len(store), capacity
     return Ledger(
         accounts(run),
         dict(run.counters),
         dict(filter(None, map(_pace, run.stages))),
-        {path: type(store).__name__ for path, store in stores.items() if store is not None},
+        {path: type(store).__name__ for path, store in stores.items()},
+        {path: (held, most) for path, (held, most) in fill.items() if most > 1},
     )
 
 

@@ -314,6 +314,9 @@ class Fork(Stage):
             if not any(self.reading):
                 self.release()
 
+    def fill(self) -> tuple[int, int]:
+        return max(map(len, self.queues)), self.max_lag
+
     def stuck(self) -> list[str]:
         full = [i for i, queue in enumerate(self.queues) if len(queue) >= self.max_lag]
         if full:

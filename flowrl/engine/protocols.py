@@ -157,6 +157,8 @@ class ResourceContract(Contract):
     """Stores that it consists of: items that enter a part leave by the whole."""
     holds_items: bool = optional(True)
     """Whether it can emit an item before a plan puts one in."""
+    capacity: int | None = optional()
+    """Most items or rows that it holds; `len` tells how many it holds. None: it does not say."""
     fills_up: bool = optional(False)
     """Whether it can be full, so that an item must leave before another enters."""
 

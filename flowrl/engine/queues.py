@@ -41,6 +41,11 @@ class Queue:
     def full(self) -> bool:
         return len(self._items) >= self.maxsize
 
+    @property
+    def capacity(self) -> int:
+        """The same as `maxsize`, by the name that all stores have."""
+        return self.maxsize
+
     fills_up = True
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -103,6 +104,9 @@ class Run:
         # Seconds so far, for `flowrl.engine.ledger`: in calls of the run, taking states, asleep by what it waited for.
         self.inside, self.saving = 0.0, 0.0
         self.asleep: dict[tuple[str, ...], float] = {}
+        self._entered = 0.0  # when the current call began, or went on after a look
+        self._look: Callable[[Run], float] | None = None
+        self._next_look = math.inf
         self.interrupted = False  #: whether `interrupt` was ever called
         self._stop_requested = False  # ... and the current iteration has not ended yet
         self._at_end = []
@@ -125,13 +129,15 @@ class Run:
         return self
 
     def __next__(self) -> Any:
-        silent, began = None, clock()
+        silent, self._entered = None, clock()
         # No lock, which would cost each item more than the rest of this function: CPython changes threads, and handles
         # signals, at calls and loops, so not between the test and the assignment.
         if self._busy or (self._threads and self._in_own_thread()):
             self._refuse_turn()
         self._busy = True
         try:
+            if self._entered >= self._next_look:
+                self._be_watched(self._entered)
             while not self._stop_requested:
                 try:
                     item = self._pull()
@@ -152,13 +158,17 @@ class Run:
                     raise Deadlock("\n  ".join(["no branch can go on:", *self._root.stuck()]))
                 elif silent is None:
                     silent, patience = clock(), self.stall_seconds
-                elif (passed := clock() - silent) >= patience:
-                    last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
-                    log.warning("the plan works, but for %.0f s nothing has left its last operator, %s", passed, last)
-                    patience *= 2  # log less and less often
+                else:
+                    if (now := clock()) >= self._next_look:
+                        self._be_watched(now)
+                    if (passed := now - silent) >= patience:
+                        last = f"{self.paths[id(self.plan)]} ({self.plan.site})"
+                        words = "the plan works, but for %.0f s nothing has left its last operator, %s"
+                        log.warning(words, passed, last)
+                        patience *= 2  # log less and less often
         finally:
             self._busy = False
-            self.inside += clock() - began
+            self.inside += clock() - self._entered
         self._stop_requested = False
         raise StopIteration
 
@@ -199,21 +209,43 @@ class Run:
         self.interrupted = self._stop_requested = True
         self.context.bell.ring()
 
+    def watch(self, look: Callable[[Run], float] | None) -> None:
+        """Call `look` with this run between two steps, and while it sleeps, from now on; None: no more.
+
+        It returns the seconds after which it is to be called again, and may use the properties and methods that
+        inspect a run.
+        """
+        self._look, self._next_look = look, math.inf if look is None else 0.0
+
+    def _be_watched(self, now: float) -> None:
+        assert self._look is not None
+        self.inside += now - self._entered
+        seconds = self._look(self)
+        self._entered = clock()
+        self._next_look = self._entered + seconds
+
     def _sleep(self) -> None:
         """Wait for the bell; after `stall_seconds`, log what the run waits for."""
-        asleep, waited, patience = clock(), 0.0, self.stall_seconds
+        asleep, patience = clock(), self.stall_seconds
+        counted, due, end = asleep, asleep + patience, asleep + self.deadline_seconds
         waits_for = tuple(dict.fromkeys(self._root.awaits()))
         if waits_for not in self.asleep and len(self.asleep) >= MOST_WAITS:
             waits_for = ANY_OPERATOR
-        while not self.context.bell.wait(max(0.0, min(patience, self.deadline_seconds - waited))):
-            waited = clock() - asleep
-            words = f"no progress for {waited:.0f} s, waiting for: " + "; ".join(self._root.stuck())
-            if waited >= self.deadline_seconds:
+        while not self.context.bell.wait(max(0.0, min(due, end, self._next_look) - clock())):
+            if (now := clock()) >= self._next_look:
+                self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + now - counted
+                self._be_watched(now)
+                counted = self._entered
+            if now < min(due, end):
+                continue
+            words = f"no progress for {now - asleep:.0f} s, waiting for: " + "; ".join(self._root.stuck())
+            if now >= end:
                 raise Stalled(words)
             log.warning(words)
             patience *= 2  # log less and less often
+            due = now + patience
         self.wakeups += 1
-        self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + clock() - asleep
+        self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + clock() - counted
 
     # -- state
 
@@ -330,6 +362,15 @@ class Run:
     def meters(self) -> list[Meter]:
         """The running operators with their measurements, inputs first."""
         return [meter for stage in self.stages for meter in stage.meters()]
+
+    def waits(self) -> dict[str, list[str]]:
+        """Why operators have no item, or hold one, right now: in words, by the operator's path."""
+        lines: dict[str, list[str]] = {}
+        for stage in self.stages:
+            if isinstance(stage, Chain) and stage.since is not None:
+                told = [line for line in stage.stuck() if not line.endswith(": ")]  # what has ended waits for nothing
+                lines |= {stage.since[1].path: told} if told else {}
+        return lines
 
     def explain(self) -> str:
         """The plan's text tree with items and busy / starved / blocked shares so far."""

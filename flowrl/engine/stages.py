@@ -79,6 +79,10 @@ class Stage:
         """The paths of the operators whose future or event wakes a run that sleeps because this stage is WAITING."""
         return [path for stage in self.inputs for path in stage.awaits()]
 
+    def fill(self) -> tuple[int, int]:
+        """Items ready, or requests in flight, and how many there may be; (0, 0): it has no such number."""
+        return 0, 0
+
     def release(self) -> None:
         """Called when nothing will pull this stage again, so that forks and queues do not wait; possibly twice."""
         if not self.released:  # once, not once for each way to here and each stage that ends

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 from flowrl.errors import PlanError, did_you_mean
 from flowrl.inspect.layout import NAME, TEXT, Area, Arrow, Box, Picture, layout, letters
@@ -56,7 +56,10 @@ def draw(plan: Plan, path: str | Path) -> None:
 
 
 def svg(picture: Picture) -> str:
-    """The picture as a self-contained SVG file: no scripts, no fonts, light and dark."""
+    """The picture as a self-contained SVG file: no scripts, no fonts, light and dark.
+
+    A program finds an operator by the attribute `data-path`, and a store by the `data-store` of what draws from it.
+    """
     width, height = picture.width + 2 * MARGIN, picture.height + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -158,7 +161,8 @@ def _svg_box(box: Box) -> str:
     texts = [_svg_text("name", box.x, y, box.name)]
     details = [("", line) for line in box.lines] + ([("note", box.note)] if box.note else [])
     texts += [_svg_text(kind, box.x, y + 17 + 15 * i, text) for i, (kind, text) in enumerate(details)]
-    return shape + "".join(texts)
+    key = "store" if box.look == "store" else "path"
+    return f"<g data-{key}={quoteattr(box.path)}>{shape}{''.join(texts)}</g>"
 
 
 def _svg_text(kind: str, x: float, y: float, text: str, anchor: str = "middle") -> str:

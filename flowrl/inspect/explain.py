@@ -14,7 +14,7 @@ from flowrl.engine.graph import is_hidden, paths
 from flowrl.engine.merge import Concurrent, Fork, Sequential
 from flowrl.engine.operator import is_operator, name_of
 from flowrl.engine.protocols import Saveable
-from flowrl.engine.stages import Chain, Generated, Stage
+from flowrl.engine.stages import Generated, Stage
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -83,8 +83,7 @@ def explain_run(run: Run) -> str:
             + (f"  skipped {meter.skipped}" if meter.skipped else "")
         )
     lines += [f"workers of {stage.meter.path}: {stage.report()}" for stage in run.stages if isinstance(stage, Gather)]
-    stuck = [line for stage in run.stages if isinstance(stage, Chain) and stage.since for line in stage.stuck()]
-    told = [line for line in dict.fromkeys(stuck) if not line.endswith(": ")]  # what has ended waits for nothing
+    told = dict.fromkeys(line for each in run.waits().values() for line in each)
     return "\n".join(lines + [f"waiting: {line}" for line in told])
 
 

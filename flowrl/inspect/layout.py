@@ -32,12 +32,16 @@ WIDEST, MOST = 34, 4
 
 @attrs.define(eq=False)
 class Box:
-    """An operator, or a store that operators share; `x` is its center and `y` its upper edge."""
+    """An operator, or a store that operators share; `x` is its center and `y` its upper edge.
+
+    `path` is that of the operator, or of the first one that draws from the store.
+    """
 
     name: str
     look: str  # source, transform, join, tap or store
     lines: list[str]
     note: str = ""
+    path: str = ""
     x: float = 0.0
     y: float = 0.0
 
@@ -117,7 +121,7 @@ def layout(plan: Plan) -> Picture:
     """Compute the positions of a plan's boxes, and the arrows between them."""
     plan = rebuilt(plan, lambda node, inputs: inputs[0] if is_hidden(node) else attrs.evolve(node, inputs=inputs))
     by_id, nodes = paths(plan), graph(plan)
-    boxes = {id(node): _box(node, by_id[id(node)].rpartition(".")[2]) for node in nodes}
+    boxes = {id(node): _box(node, by_id[id(node)]) for node in nodes}
     arrows = [
         Arrow(boxes[id(upstream)], boxes[id(node)], *_branch(node, i))
         for node in nodes
@@ -152,11 +156,11 @@ def letters(text: str) -> int:
 # -- boxes, stores and columns
 
 
-def _box(node: Plan, name: str) -> Box:
+def _box(node: Plan, path: str) -> Box:
     joins = node.branches or isinstance(node.op, Fork)
     look = "tap" if node.kind == "tap" else "source" if not node.inputs else "join" if joins else "transform"
     note = "" if node.on is not None or joins else note_of(node)
-    return Box(name, look, _wrapped(config_of(node.op)), note)
+    return Box(path.rpartition(".")[2], look, _wrapped(config_of(node.op)), note, path)
 
 
 def _branch(node: Plan, branch: int) -> tuple[str, bool]:
@@ -178,7 +182,7 @@ def _stores(nodes: list[Plan], boxes: dict[int, Box]) -> tuple[dict[int, Box], l
             continue
         seen.append(resource)
         kind, _, config = repr(resource).partition("(")
-        store = stores[id(source)] = Box(kind, "store", _wrapped(config.removesuffix(")")))
+        store = stores[id(source)] = Box(kind, "store", _wrapped(config.removesuffix(")")), path=boxes[id(source)].path)
         for node in nodes:
             into, out_of = node.contract.into, node.contract.out_of
             fills = any(into is store for store in (resource, *ResourceContract(resource).parts))

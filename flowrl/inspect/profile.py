@@ -35,6 +35,8 @@ NEVER = 0.05
 LEAST = 5e-4
 #: Share of the time that the model must explain, else the report says so.
 EXPLAINED = 0.8
+#: What an operator may be, and the share of the time below which it is idle.
+STATES, LEAST_SHOWN = ("busy", "starved", "blocked"), 0.01
 #: What-ifs in a report, and the gain below which one is left out.
 MOST_CHANGES, LEAST_GAIN = 5, 0.01
 
@@ -70,6 +72,43 @@ NO_CHANGE = Change("", times=1.0)
 
 
 @attrs.frozen
+class Activity:
+    """What an operator did in some seconds: those of all threads and processes that it ran in.
+
+    Attributes:
+        rate: Items per second.
+        busy, starved, blocked: Of these seconds, see `flowrl.engine.ledger.Account`.
+        fill: What its store, or it itself, holds, and the most that may be; None: it has no such number.
+
+    >>> found = Activity(10.0, 2.0, busy=2.5, starved=5.0) + Activity(10.0, 4.0, busy=5.0)
+    >>> found.rate, found.share("busy"), found.state
+    (6.0, 0.375, 'busy')
+    """
+
+    seconds: float = 0.0
+    rate: float = 0.0
+    busy: float = 0.0
+    starved: float = 0.0
+    blocked: float = 0.0
+    fill: tuple[int, int] | None = None
+
+    def __add__(self, other: Activity) -> Activity:
+        names = ("seconds", "rate", *STATES)
+        return Activity(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def share(self, what: str) -> float:
+        """The share of the time that it was "busy", "starved" or "blocked"."""
+        return min(1.0, float(getattr(self, what)) / max(self.seconds, 1e-9))
+
+    @property
+    def state(self) -> str:
+        """What it was most of its time: "busy", "starved", "blocked", or "idle": less than 1 % of each."""
+        shares = {what: self.share(what) for what in STATES}
+        most = max(shares, key=shares.__getitem__)
+        return most if shares[most] >= LEAST_SHOWN else "idle"
+
+
+@attrs.frozen
 class Profile:
     """What a run did in some time.
 
@@ -77,15 +116,34 @@ class Profile:
         ledger: Of that time.
         before: Seconds of the run before that time, which are left out: of opening it and up to its first result.
         counter: The counter that its pace is given in.
+        recent: The ledger of its last seconds; None: not known.
+        stalls: What operators wait for that have done nothing for some seconds, in words.
     """
 
     ledger: Ledger
     before: float = 0.0
     counter: str = "env_steps"
+    recent: Ledger | None = None
+    stalls: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
         return self.ledger.driver.wall
+
+    def activity(self) -> dict[str, Activity]:
+        """What each operator did lately, by path; since the first result if it is not known what it did lately."""
+        ledger, found = self.recent or self.ledger, dict[str, Activity]()
+        for account in ledger.accounts:
+            for path, items in account.items.items():
+                busy, starved, blocked = (
+                    max(0.0, seconds.get(path, 0.0)) for seconds in (account.busy, account.starved, account.blocked)
+                )
+                there = Activity(account.wall, items / max(account.wall, 1e-9), busy, starved, blocked)
+                found[path] = found.get(path, Activity()) + there
+        for account in ledger.accounts:  # what works for a call has its seconds, and none of its items
+            if account.kind == "callee" and account.stage in found:
+                found[account.stage] += Activity(busy=account.busy.get(account.stage, 0.0))
+        return {path: attrs.evolve(each, fill=ledger.fill.get(path)) for path, each in found.items()}
 
     # -- the model
 
@@ -289,7 +347,14 @@ class Profile:
 
     def values(self) -> dict[str, Any]:
         """As values for JSON."""
-        return {"layout": LAYOUT, "before": self.before, "counter": self.counter, "ledger": self.ledger.values()}
+        return {
+            "layout": LAYOUT,
+            "before": self.before,
+            "counter": self.counter,
+            "stalls": self.stalls,
+            "ledger": self.ledger.values(),
+            "recent": None if self.recent is None else self.recent.values(),
+        }
 
     @classmethod
     def of(cls, values: Any) -> Profile:
@@ -297,8 +362,12 @@ class Profile:
         try:
             if values["layout"] != LAYOUT:
                 raise ConfigError(f"the profile has layout {values['layout']!r}, this flowrl reads {LAYOUT}")
-            made = cls(Ledger.of(values["ledger"]), float(values["before"]), str(values["counter"]))
+            recent = None if values.get("recent") is None else Ledger.of(values["recent"])
+            stalls = tuple(map(str, values.get("stalls", ())))
+            before, counter = float(values["before"]), str(values["counter"])
+            made = cls(Ledger.of(values["ledger"]), before, counter, recent, stalls)
             made.lines()  # fails for values of other types
+            made.activity()
             return made
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ConfigError(f"it is no profile: {type(error).__name__}: {error}") from error

@@ -12,6 +12,7 @@ import attrs
 import click
 
 if TYPE_CHECKING:
+    from flowrl.inspect.profile import Profile
     from flowrl.rollout.evaluation import Goal
 
 #: Approximate number of plain lines per budget, besides one for each evaluation.
@@ -64,9 +65,10 @@ class Budget:
 
 
 class Progress(Protocol):
-    """Shows results as they come; a context manager around the run."""
+    """Shows results as they come, and profiles now and then; a context manager around the run."""
 
     def report(self, result: Result) -> None: ...
+    def look(self, profile: Profile) -> None: ...
     def __enter__(self) -> Progress: ...
     def __exit__(self, *_: object) -> None: ...
 
@@ -96,6 +98,9 @@ class Quiet:
     """Shows nothing."""
 
     def report(self, result: Result) -> None:
+        pass
+
+    def look(self, profile: Profile) -> None:
         pass
 
     def __enter__(self) -> Quiet:
@@ -166,6 +171,9 @@ class Lines:
         texts = [steps_text(result, self.counter), *evaluations, *shown_texts(result, self.counter), left]
         self.say("  ".join(filter(None, texts)))
 
+    def look(self, profile: Profile) -> None:
+        pass
+
     def __enter__(self) -> Lines:
         return self
 
@@ -185,6 +193,7 @@ class Live:
         self.rest = TimeLeft(None if earlier > ETA_SECONDS else (0.0, clock()))
         self.result: Result = {}
         self.evaluation: Result = {}
+        self.profile: Profile | None = None
         self.console = Console(highlight=False)
         # Rich draws in its own thread, so that the clock goes on during an evaluation.
         self.live = RichLive(get_renderable=self.draw, console=self.console, refresh_per_second=4, transient=True)
@@ -197,6 +206,9 @@ class Live:
         if result.get("eval_return") is not None:
             self.evaluation = result
             self.lines.report(result)
+
+    def look(self, profile: Profile) -> None:
+        self.profile = profile
 
     def draw(self) -> Any:
         """The display of the newest result."""

@@ -7,7 +7,7 @@ import math
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter as clock
 from typing import Any, SupportsInt
@@ -17,13 +17,13 @@ import click
 
 from flowrl.engine.context import Stopwatch
 from flowrl.engine.graph import graph
-from flowrl.engine.ledger import Ledger
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
 from flowrl.engine.run import Run
 from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.inspect.profile import Profile
+from flowrl.inspect.profiler import Profiler
 from flowrl.inspect.trace import Trace
 from flowrl.interrupts import Interrupts
 from flowrl.policies.protocols import HasWeights
@@ -35,7 +35,7 @@ from flowrl.trainer.config import Configuration
 from flowrl.trainer.directory import PROFILE, RunDirectory
 from flowrl.trainer.failed_item import keep_failed_item
 from flowrl.trainer.plan_end import END, SITES, as_result
-from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, progress, summary
+from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, Progress, progress, summary
 from flowrl.trainer.resume import EarlierRun, step_of
 from flowrl.trainer.run_info import described, in_words
 
@@ -46,6 +46,9 @@ CHECKPOINT_EVERY = 10_000
 
 #: Seconds after `--stop-seconds` for which a run may go on to its next result.
 LAST_RESULT_SECONDS = 30.0
+
+#: Seconds between two looks at where the time of a run goes, and the most of its time that they may take.
+LOOK_SECONDS, LOOK_SHARE = 1.0, 0.005
 
 #: The scores in a saved session, with their types.
 _SESSION = {"last": dict[str, Any], "best": float | None, "confirmed": float | dict[str, float] | None}
@@ -109,8 +112,7 @@ class Session:
     _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
     _overdue: bool = attrs.field(default=False, init=False)
     _begun: float = attrs.field(default=0.0, init=False)  # when it was last pulled
-    _results_here: int = attrs.field(default=0, init=False)  # without those before a resume
-    _books: list[Ledger] = attrs.field(factory=list, init=False)  # ledgers when it was first pulled and gave a result
+    _profiler: Profiler | None = attrs.field(default=None, init=False)
 
     @classmethod
     def of(
@@ -173,13 +175,12 @@ class Session:
         self.error, hard, self.ended, self._overdue = None, False, False, False
         live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
         earlier = run.context.watch.seconds
-        self._books, self._begun = self._books or [run.ledger()], clock()
+        self._profiler, self._begun = self._profiler or Profiler(run, self.counter), clock()
         try:
             shown = progress(self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter)
-            with shown as display, self._time_limit(run):
+            with shown as display, self._time_limit(run), self._watched(run, display):
                 for result in run:
-                    if len(self._books) == 1:
-                        self._books.append(run.ledger())
+                    self._profiler.count_result()
                     self._take(result)
                     display.report(self.last)
                     # At the end, save before the plan closes: then it may go on with a larger budget.
@@ -224,7 +225,7 @@ class Session:
         early = outcome in STOPPED  # the last result is then older than the end
         last = {**self.last, self.counter: self._steps(run)} if early else self.last
         try:
-            self.directory.finish(self._summary(outcome, watch), run.explain(), self._profile(run).values())
+            self.directory.finish(self._summary(outcome, watch), run.explain(), self._profile().values())
         except ConfigError as error:
             self.error, outcome = error, "failed"
             if self.complain is not None:
@@ -341,7 +342,7 @@ class Session:
         self._due = self._next_due(run)
         try:
             self.directory.flush()
-            write_json(self.directory.path / PROFILE, self._profile(run).values())
+            write_json(self.directory.path / PROFILE, self._profile().values())
             session = {
                 "results": self._results,
                 "seconds": run.context.watch.training,
@@ -368,11 +369,26 @@ class Session:
     def _spent(self, _: Mapping[str, Any]) -> bool:
         return self.span is not None and clock() - self._begun >= self.span
 
-    def _profile(self, run: Run) -> Profile:
-        """The profile of the run since its first result, or since it was opened if there is no later one."""
-        now = run.ledger()
-        first = self._books[-1] if self._results_here > 1 else self._books[0]
-        return Profile(now.since(first), first.driver.wall, self.counter)
+    def _profile(self) -> Profile:
+        assert self._profiler is not None, "pull() comes first"
+        return self._profiler.profile()
+
+    @contextmanager
+    def _watched(self, run: Run, display: Progress) -> Iterator[None]:
+        """Write and show where the time goes and what the run waits for, about every second while it goes."""
+
+        def look(_: Run) -> float:
+            began, profile = clock(), self._profile()
+            with suppress(OSError):  # a full disk, which ends no training; `finish` complains
+                write_json(self.directory.path / PROFILE, profile.values())
+            display.look(profile)
+            return max(LOOK_SECONDS, (clock() - began) / LOOK_SHARE)
+
+        run.watch(look)
+        try:
+            yield
+        finally:
+            run.watch(None)
 
     @property
     def save(self) -> Callable[[Path], None] | None:
@@ -407,7 +423,6 @@ class Session:
         self.last = result = as_result(item, plan)
         self.directory.record(result)
         self._results += 1
-        self._results_here += 1
         self._whole = self._complete = False
         if result.get("best_eval_return") is not None:
             self.best = result["best_eval_return"]

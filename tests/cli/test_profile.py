@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flowrl.trainer.directory import RunDirectory
-from tests.cli.parts import TINY, flowrl
+from flowrl.trainer import session
+from flowrl.trainer.directory import PROFILE, RunDirectory
+from flowrl.trainer.session import Session
+from tests.cli.parts import TINY, flowrl, results_of
 
 
 @pytest.fixture
@@ -37,13 +41,28 @@ def test_a_plan_is_run_and_its_run_read_again(folder: Path) -> None:
     assert sum([*account["busy"].values(), *account["waits"].values(), account["engine"]]) == pytest.approx(1)
 
 
-def test_a_run_that_was_killed_has_the_profile_of_its_last_checkpoint(
+def test_a_run_that_was_killed_has_the_profile_of_its_last_second(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """E6: without a checkpoint, too."""
     monkeypatch.setattr(RunDirectory, "finish", lambda *_: None)
+    monkeypatch.setattr(Session, "_checkpoint", lambda *_: None)
     assert flowrl("run", "tiny.py", "--out", "out").exit_code == 0
     assert not (folder / "out" / "summary.json").exists()
     assert flowrl("profile", "out").exit_code == 0
+
+
+def test_a_disk_that_takes_no_profile_ends_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = session.write_json
+
+    def refuse(path: Path, value: Any) -> None:
+        if path.name == PROFILE:
+            raise OSError(errno.ENOSPC, "full")
+        written(path, value)
+
+    monkeypatch.setattr(session, "write_json", refuse)
+    assert flowrl("run", "tiny.py", "--out", "out", "--set", "n=4").exit_code == 0
+    assert len(results_of(folder / "out")) == 4
 
 
 def test_what_has_no_profile_is_refused(folder: Path) -> None:
@@ -51,7 +70,7 @@ def test_what_has_no_profile_is_refused(folder: Path) -> None:
     done = flowrl("profile", "empty")
     assert (done.exit_code, done.stderr) == (
         2,
-        "Error: empty has no profile.json: a run of flowrl writes it at its first checkpoint\n",
+        "Error: empty has no profile.json: a run of flowrl writes it once a second\n",
     )
     (folder / "empty" / "profile.json").write_text("{}")
     assert "it is no profile" in flowrl("profile", "empty").stderr

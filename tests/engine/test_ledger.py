@@ -332,3 +332,30 @@ def test_a_ledger_of_a_span_and_in_a_file(clock: Clock) -> None:
     assert given(book.driver) == {"store.act": 4, "train.learn": 3, "train.keep": 1}
     assert book.driver.items["train.keep"] == 1
     assert Ledger.of(json.loads(json.dumps(book.values()))) == book
+
+
+def test_a_watcher_sees_whole_seconds_also_while_the_run_sleeps(clock: Clock) -> None:
+    """E1, E6: a look in the middle of a sleep counts it up to then, and itself as outside of the run."""
+    workers = ManualWorkers(1, hosts())
+    seen: list[tuple[dict[str, float], float]] = []
+
+    def look(running: Run) -> float:
+        driver = running.ledger().driver
+        assert sum(given(driver).values()) == pytest.approx(driver.wall)
+        seen.append((given(driver), driver.waits[OUTSIDE]))
+        clock.now += 3
+        return 1.0
+
+    with from_workers(workers, Slow(clock, 9)).gather_async().run() as running:
+        waits = running.context.bell.wait
+
+        def wait(seconds: float) -> bool:
+            clock.now += seconds
+            if len(seen) == 3:
+                workers.answer()
+            return waits(0)
+
+        running.context.bell.wait = wait  # type: ignore[method-assign]
+        running.watch(look)
+        assert next(running) == 1
+    assert [(each.get("gather_async", 0.0), outside) for each, outside in seen] == [(0, 0), (1, 3), (2, 6)]

@@ -27,7 +27,7 @@ FAULTS = [
     Fault(
         "E1",
         "flowrl/engine/run.py",
-        "finally:\n            self._busy = False\n            self.inside += clock() - began",
+        "finally:\n            self._busy = False\n            self.inside += clock() - self._entered",
         "finally:\n            self._busy = False",
         LEDGER + "test_seconds_of_an_operator_are_its_own",
     ),
@@ -72,6 +72,20 @@ FAULTS = [
         "min(1 / max(item, 1e-9), in_flight / max(item + cycle + way, 1e-9))",
         "1 / max(item, 1e-9)",
         "tests/inspect/test_profile.py::test_what_a_change_gives",
+    ),
+    Fault(
+        "E6",
+        "flowrl/engine/run.py",
+        "                counted = self._entered\n",
+        "",
+        LEDGER + "test_a_watcher_sees_whole_seconds_also_while_the_run_sleeps",
+    ),
+    Fault(
+        "E6",
+        "flowrl/inspect/profiler.py",
+        "if meter.items != items:",
+        "if True:",
+        "tests/inspect/test_profiler.py::test_a_stall_is_told_once_it_lasts",
     ),
     Fault(
         "D6",
@@ -188,9 +202,9 @@ FAULTS = [
     Fault(
         "F6",
         "flowrl/engine/run.py",
-        "        asleep, waited, patience",
+        "        asleep, patience = clock()",
         "        while not self.context.bell.wait(0.01):\n            self.wakeups += 1\n"
-        "        self.context.bell.ring()\n        asleep, waited, patience",
+        "        self.context.bell.ring()\n        asleep, patience = clock()",
         RUNS + "test_an_idle_run_makes_no_wakeups",
     ),
     Fault(
