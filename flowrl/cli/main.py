@@ -595,6 +595,19 @@ def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
         click.echo(file)
 
 
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN...")
+@click.option("--port", type=click.IntRange(0, 65535), default=7007, show_default=True, metavar="N", help="0: any.")
+def ui(runs: tuple[str, ...], port: int) -> None:
+    """Show run directories and folders of them on a local page, also while they go.
+
+    The page is for this machine alone. Needs nothing of the running processes: it reads what they write.
+    """
+    from flowrl.cli.ui import serve
+
+    serve([Path(run) for run in runs], port, _show)
+
+
 @cli.command(cls=OfPlan)
 @_plan_argument()
 @_plan_options

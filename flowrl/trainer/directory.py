@@ -78,7 +78,7 @@ class RunDirectory:
     log.txt       what the log of flowrl and Python's warnings said; that of a resumed run goes on
     checkpoints/  the newest states of the run, to resume from
     summary.json  how the run ended;  explain_run.txt  how long each operator was busy, starved and blocked
-    profile.json  where the time went, for `flowrl profile RUN`
+    profile.json  where the time went, for `flowrl profile RUN` and `flowrl ui`
 
     Only one process may write to it at a time. What is deleted while the run goes on is written again, but for earlier
     checkpoints.

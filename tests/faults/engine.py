@@ -88,6 +88,20 @@ FAULTS = [
         "tests/inspect/test_profiler.py::test_a_stall_is_told_once_it_lasts",
     ),
     Fault(
+        "E7",
+        "flowrl/cli/ui/server.py",
+        "if host not in NAMES:",
+        "if False:",
+        "tests/cli/ui/test_server.py::test_another_name_that_leads_here_is_refused",
+    ),
+    Fault(
+        "E7",
+        "flowrl/cli/ui/run_view.py",
+        "if file.is_file() and file.resolve().is_relative_to(root):",
+        "if file.is_file():",
+        "tests/cli/ui/test_run_view.py::test_films_are_found_and_links_to_what_is_elsewhere_are_not",
+    ),
+    Fault(
         "D6",
         "flowrl/trainer/trainer.py",
         "SeedTree(self.config.seed)",
