@@ -129,12 +129,13 @@ class Run:
         return self
 
     def __next__(self) -> Any:
-        silent, self._entered = None, clock()
+        silent = None
         # No lock, which would cost each item more than the rest of this function: CPython changes threads, and handles
         # signals, at calls and loops, so not between the test and the assignment.
         if self._busy or (self._threads and self._in_own_thread()):
             self._refuse_turn()
         self._busy = True
+        self._entered = clock()
         try:
             if self._entered >= self._next_look:
                 self._be_watched(self._entered)

@@ -35,8 +35,8 @@ NEVER = 0.05
 LEAST = 5e-4
 #: Share of the time that the model must explain, else the report says so.
 EXPLAINED = 0.8
-#: What an operator may be, and the share of the time below which it is idle.
-STATES, LEAST_SHOWN = ("busy", "starved", "blocked"), 0.01
+#: Share of the time below which an operator is neither busy nor starved nor blocked.
+LEAST_SHOWN = 0.01
 #: What-ifs in a report, and the gain below which one is left out.
 MOST_CHANGES, LEAST_GAIN = 5, 0.01
 
@@ -81,7 +81,7 @@ class Activity:
         fill: What its store, or it itself, holds, and the most that may be; None: it has no such number.
 
     >>> found = Activity(10.0, 2.0, busy=2.5, starved=5.0) + Activity(10.0, 4.0, busy=5.0)
-    >>> found.rate, found.share("busy"), found.state
+    >>> found.rate, found.shares["busy"], found.state
     (6.0, 0.375, 'busy')
     """
 
@@ -93,19 +93,25 @@ class Activity:
     fill: tuple[int, int] | None = None
 
     def __add__(self, other: Activity) -> Activity:
-        names = ("seconds", "rate", *STATES)
-        return Activity(*(getattr(self, name) + getattr(other, name) for name in names))
+        return Activity(
+            self.seconds + other.seconds,
+            self.rate + other.rate,
+            self.busy + other.busy,
+            self.starved + other.starved,
+            self.blocked + other.blocked,
+        )
 
-    def share(self, what: str) -> float:
-        """The share of the time that it was "busy", "starved" or "blocked"."""
-        return min(1.0, float(getattr(self, what)) / max(self.seconds, 1e-9))
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares of the time that it was busy, starved and blocked."""
+        times = {"busy": self.busy, "starved": self.starved, "blocked": self.blocked}
+        return {state: min(1.0, seconds / max(self.seconds, 1e-9)) for state, seconds in times.items()}
 
     @property
     def state(self) -> str:
         """What it was most of its time: "busy", "starved", "blocked", or "idle": less than 1 % of each."""
-        shares = {what: self.share(what) for what in STATES}
-        most = max(shares, key=shares.__getitem__)
-        return most if shares[most] >= LEAST_SHOWN else "idle"
+        most, share = max(self.shares.items(), key=lambda each: each[1])
+        return most if share >= LEAST_SHOWN else "idle"
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ import numpy as np
 from flowrl.cli.curves import Numbers, find_runs
 from flowrl.engine.ledger import Account
 from flowrl.errors import ConfigError, FlowError
-from flowrl.inspect.profile import LEAST_GAIN, MOST_CHANGES, STATES, Profile
+from flowrl.inspect.profile import LEAST_GAIN, MOST_CHANGES, Profile
 from flowrl.storage.files import opened, read_file, read_json
 from flowrl.trainer.directory import PROFILE
 
@@ -268,7 +268,7 @@ def _shown(profile: Profile) -> dict[str, Any]:
         "seconds": (profile.recent or profile.ledger).driver.wall,
         "operators": {
             path: {
-                **{state: each.share(state) for state in STATES},
+                **each.shares,
                 **{"rate": each.rate, "state": each.state, "fill": each.fill, "store": stores.get(path)},
             }
             for path, each in activity.items()
