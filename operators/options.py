@@ -133,7 +133,7 @@ class TargetNetworkSettings(Settings):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class ReplaySettings(TargetNetworkSettings):
+class BufferSettings(Settings):
     """Learning from a replay buffer while acting."""
 
     batch_size: int = positive(128, "rows per update")
@@ -144,6 +144,11 @@ class ReplaySettings(TargetNetworkSettings):
     def limiter(self, drawn: int, added: int, share: float = 1.0) -> RateLimiter:
         """A rate limiter for `replay_ratio` * `share`, with batches of `drawn` rows and insertions of `added`."""
         return RateLimiter(self.replay_ratio * share, self.learning_starts, sample_batch=drawn, insert_batch=added)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ReplaySettings(BufferSettings, TargetNetworkSettings):
+    """Learning from a replay buffer while acting, with a target network."""
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -450,14 +455,22 @@ class Learners(Option):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class PoolSettings(Settings):
+class JudgeSettings(Settings):
+    """Whom evaluations of a game for two meet."""
+
+    eval_opponent: str | None = setting(
+        "random",
+        "whom evaluations meet, from either side in turn: a run, a policy file, or random, one_ply or perfect, see "
+        "Games; None: the learner plays itself",
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class PoolSettings(JudgeSettings):
     """Opponents that are past selves."""
 
     opponents: tuple[str, ...] = setting(
         (), "further members: runs, policy files, and random, one_ply or perfect, see Games"
-    )
-    eval_opponent: str | None = setting(
-        "random", "whom evaluations meet, from either side in turn: as in opponents; None: the learner plays itself"
     )
     pool_size: int = positive(8, "past selves of a learner in the pool; the oldest leaves when another one joins")
     snapshot_every: int = positive(20_000, "env steps after which a copy of a learner joins the pool")

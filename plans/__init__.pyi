@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from flowrl.plans import a2c as _a2c
 from flowrl.plans import a3c as _a3c
 from flowrl.plans import airl_ppo as _airl_ppo
+from flowrl.plans import alphazero as _alphazero
 from flowrl.plans import apex_dqn as _apex_dqn
 from flowrl.plans import appo as _appo
 from flowrl.plans import bc as _bc
@@ -264,6 +265,43 @@ class APPO(_appo.APPO):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_APPO],
+    ) -> None: ...
+
+class _AlphaZero(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    c_puct: float
+    dirichlet_alpha: float
+    eval_opponent: str | None
+    eval_simulations: int | None
+    exploring_moves: int
+    fragment_steps: int
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    learning_starts: int
+    replay_ratio: float
+    report_every: int
+    root_noise: float
+    schedule_steps: int | None
+    simulations: int
+    temperature: float
+    value_coef: float
+
+class AlphaZero(_alphazero.AlphaZero):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_AlphaZero],
     ) -> None: ...
 
 class _ApexDQN(_Settings, total=False):

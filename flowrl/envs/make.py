@@ -16,6 +16,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.adapters.convert import converted
+from flowrl.envs.games.model import GameModel
 from flowrl.envs.games.seats import Seating, SeatsEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
 from flowrl.envs.infos import InfoKeys, fills_of
@@ -149,6 +150,26 @@ class Environments:
         finally:
             if not self.is_one_object:
                 first.close()
+
+
+def model_of(spec: Any, env_args: Mapping[str, Any] | None = None, wrappers: Sequence[str | Wrap] = ()) -> GameModel:
+    """The rules of a game, for a search; it makes the game for that, and closes it.
+
+    Raises: ConfigError like `EnvFactory`, and for an environment that is no game or a game without a model.
+    """
+    made = EnvFactory(spec, env_args or {}, wrappers).first_of(1)
+    try:
+        model = made.game.model() if isinstance(made, SeatsEnv) else None
+    finally:
+        if not is_object(spec):
+            made.close()
+    if model is None:
+        what = "the game has none" if isinstance(made, SeatsEnv) else "it is no game"
+        raise ConfigError(
+            f"{name_of(spec)}: a search needs a model of the game, and {what}: take flowrl:tic_tac_toe or "
+            "flowrl:connect_four without wrappers, or give a Game of your own a method model()"
+        )
+    return model
 
 
 def make_manager(

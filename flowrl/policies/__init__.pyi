@@ -2,6 +2,7 @@
 
 from flowrl.policies.a2c import A2CPolicy as A2CPolicy
 from flowrl.policies.actor_critic import ActorCriticPolicy as ActorCriticPolicy
+from flowrl.policies.alphazero import AlphaZeroPolicy as AlphaZeroPolicy
 from flowrl.policies.apex_dqn import ApexDQNPolicy as ApexDQNPolicy
 from flowrl.policies.appo import APPOPolicy as APPOPolicy
 from flowrl.policies.bc import BCPolicy as BCPolicy

@@ -22,7 +22,7 @@ class Searched(NamedTuple):
 
 
 def tree_search(
-    model: GameModel, roots: Array, evaluate: Evaluate, *, simulations: int, c_puct: float, noise: Array | None = None
+    model: GameModel, roots: Array, evaluate: Evaluate, *, simulations: int, c_puct: float, prior: Array | None = None
 ) -> Searched:
     """Search from each of the states `roots [N, ...]` alone; every simulation evaluates one state of each tree at once.
 
@@ -38,7 +38,7 @@ def tree_search(
     Args:
         evaluate: Called with N states each time, of which those at the end of a game do not count.
         simulations: That of each root.
-        noise: `[N, A]`, the priors of the roots in place of P, see `mixed`; None: P.
+        prior: `[N, A]`, that of the roots, in place of what `evaluate` says; None: that.
 
     Returns: Visits sum to the simulations, or are all 0 where no move is legal (K2). A row depends on its own root
         alone, as far as `evaluate` does (K1).
@@ -50,17 +50,17 @@ def tree_search(
     every = np.arange(trees)
     # A tree's node k is row k * trees + tree, so that each simulation fills the next rows.
     states = np.empty((nodes * trees, *roots.shape[1:]), roots.dtype)
-    prior = np.empty((nodes * trees, actions))
+    priors = np.empty((nodes * trees, actions))
     value = np.empty((nodes * trees, actions))  # Q, or -inf where a move is illegal
     total, visits = np.zeros((nodes * trees, actions)), np.zeros((nodes * trees, actions))
     child = np.full(nodes * trees * actions, -1)
     totals, values, counts = total.reshape(-1), value.reshape(-1), visits.reshape(-1)
 
-    def add(rows: slice, found: Array, priors: Array) -> None:
-        states[rows], prior[rows] = found, priors
+    def add(rows: slice, found: Array, prior: Array) -> None:
+        states[rows], priors[rows] = found, prior
         value[rows] = np.where(model.legal(found), 0.0, -np.inf)
 
-    add(slice(trees), roots, evaluate(roots)[0] if noise is None else noise)
+    add(slice(trees), roots, evaluate(roots)[0] if prior is None else prior)
     for new in range(trees, nodes * trees, trees):
         rows = slice(new, new + trees)
         walking, node = every, every
@@ -68,7 +68,7 @@ def tree_search(
         path = []
         while len(walking):
             tried = visits.take(node, 0)
-            bonus = prior.take(node, 0) * (c_puct * np.sqrt(1.0 + tried.sum(1, keepdims=True))) / (1.0 + tried)
+            bonus = priors.take(node, 0) * (c_puct * np.sqrt(1.0 + tried.sum(1, keepdims=True))) / (1.0 + tried)
             edge = node * actions + (value.take(node, 0) + bonus).argmax(1)
             path.append((walking, edge))
             last[walking], depth[walking] = edge, len(path)
@@ -76,13 +76,13 @@ def tree_search(
             on = node >= 0
             walking, node = walking[on], node[on]
         found, gain, over = model.play(states.take(last // actions, 0), last % actions)
-        priors, values_there = evaluate(found)
-        add(rows, found, priors)
+        prior_there, value_there = evaluate(found)
+        add(rows, found, prior_there)
         child[last] = np.where(over, -1, every + new)
         # What each simulation is worth to who made its last move, then with a sign for each move on the way.
-        worth = np.where(over, gain, -values_there)
+        worth = np.where(over, gain, -value_there)
         moves = np.concatenate([edges for _, edges in path])
-        whose = np.concatenate([trees_there for trees_there, _ in path])
+        whose = np.concatenate([whose_edges for whose_edges, _ in path])
         at = np.repeat(np.arange(1, len(path) + 1), [len(edges) for _, edges in path])
         totals[moves] += np.where((depth[whose] - at) % 2, -worth[whose], worth[whose])
         counts[moves] += 1

@@ -77,6 +77,20 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "alphazero": {
+        "hidden": (16,),
+        "simulations": 4,
+        "exploring_moves": 3,
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "batch_size": 8,
+        "learning_starts": 30,
+        "buffer_size": 60,  # wraps during the tests
+        "replay_ratio": 2.0,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "two_trainers": {
         "envs_per_worker": 2,
         "fragment_steps": 5,
@@ -279,7 +293,21 @@ SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory
 #: One plan of each kind of policy, and of DQN's other heads and noisy weights. What a policy promises is tested with
 #: these; the exhaustive tests take all.
 KINDS = ("dqn", "c51", "rainbow", "apex_dqn", "r2d2", "dqfd", "sqil", "rbc", "ppo", "ppo recurrent", "a2c", "impala")
-KINDS += ("qmix", "mappo", "masac", "appo", "sac", "td3", "ddpg", "bc", "marwil", "cql", "cql continuous", "iql")
+KINDS += (
+    "qmix",
+    "mappo",
+    "masac",
+    "appo",
+    "sac",
+    "td3",
+    "ddpg",
+    "bc",
+    "marwil",
+    "cql",
+    "cql continuous",
+    "iql",
+    "alphazero",
+)
 
 #: One for each way to store, to learn and to be resumed. What every plan promises is tested quickly with these; the
 #: slow tests take all.

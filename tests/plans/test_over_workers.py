@@ -22,6 +22,7 @@ DOORS = "tests.masked_envs:Doors"
         ("sac", {"precision": "bfloat16", "network": "tests.policies.test_learner_options:Flattened"}),
         ("sac discrete", {"env": DOORS, "act_backend": "numpy"}),
         ("her_dqn", {}),
+        ("alphazero", {}),
         ("ddpg", {"exploration_noise": "linear(0.5, 0.1, 100)", "critic_learning_rate": "linear(0.01, 0, 200)"}),
     ],
 )

@@ -57,6 +57,7 @@ PLACES: list[Settings] = [{"env": "Pendulum-v1", "agents": {}}, {"env_groups": 2
 #: Who learns where, and how long: see test_async_plans.py, test_on_policy_plans.py and tests/trainer/test_offline.py.
 NOT_LEARNED = {
     "eval_opponent",
+    "eval_simulations",
     "num_learners",
     "learn_in_flight",
     "num_aggregators",

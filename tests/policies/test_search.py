@@ -107,9 +107,9 @@ def test_a_position_that_nobody_is_to_move_in_has_no_visits() -> None:
     assert not found.visits.any()
 
 
-def test_noise_takes_the_place_of_the_prior_of_the_root_alone() -> None:
+def test_a_prior_of_the_root_is_that_of_the_root_alone() -> None:
     model = model_of("tic_tac_toe")
     start, only = np.zeros((1, 2), np.uint64), np.eye(9)[[7]]
-    found = tree_search(model, start, no_opinion, simulations=20, c_puct=1.0, noise=only)
+    found = tree_search(model, start, no_opinion, simulations=20, c_puct=1.0, prior=only)
     assert found.visits[0].argmax() == 7
     assert found.visits[0, 7] > 15
