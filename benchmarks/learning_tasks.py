@@ -138,6 +138,11 @@ LEDUC = (
 #: Of self-play, which also meets a random player now and then: only there does it see moves that no good player makes.
 NOUGHTS = f'--set match_making=uniform --set pool_size=1 --set opponents=["random"] --set eval_every=0 {NUMPY}'
 
+#: Of AlphaZero, whose policies are judged at the end, where they search too.
+SEARCH = f"--set learning_rate_end=0 --set eval_every=0 {NUMPY}"
+#: Connect four has more games than a network sees: the policy that is judged searches four times as long.
+FOUR = f"--envs 128 --set exploring_moves=12 --set replay_ratio=4 --set eval_simulations=200 {SEARCH}"
+
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
 #: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, and constant rates.
@@ -199,6 +204,13 @@ TASKS = {
     "self_play-noughts-perfect": Task(
         "self_play", 0.9, 1_000_000, "flowrl:tic_tac_toe", NOUGHTS, opponent="perfect", draws=True
     ),
+    "alphazero-noughts-random": Task(
+        "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="random", draws=True
+    ),
+    "alphazero-noughts-perfect": Task(
+        "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
+    ),
+    "alphazero-four-one_ply": Task("alphazero", 0.95, 150_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
