@@ -71,6 +71,7 @@ class Report:
     verb = "combine"
     by_branch = True
     provides = ("results", "env_steps", "updates")
+    clocked = (*CLOCK_KEYS, TIMERS)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     unit: str = "env_steps"
     timers: bool = False

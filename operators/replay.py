@@ -177,7 +177,7 @@ class Sampled:
 
     def _take(self) -> None:
         """Collect the batches that have arrived."""
-        for future in [future for future in self._asked if future.done()]:
+        for future in self.buffer.arrived(self._asked):
             self._asked.remove(future)
             if (drawn := self.buffer.answered(future)) is not None:
                 self.arrived.append(drawn)

@@ -73,6 +73,7 @@ class _Settings(TypedDict, total=False):
     goal_episodes: int
     grad_clip_value: float | None
     info_keys: list[str] | dict[str, Any]
+    journal: bool
     max_worker_restarts: int
     network: str | None
     num_workers: int

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import attrs
 from attrs import validators
 
+from flowrl.engine.futures import Future
 from flowrl.engine.protocols import WorkerContract
+from flowrl.engine.remote import Remote, measured
 from flowrl.engine.workers import WORKER_TIMEOUT, InlineWorker
 from flowrl.errors import ConfigError, WorkerDied
 
@@ -58,15 +60,35 @@ class Backend(Protocol):
         ...
 
 
+#: The address of actors that are objects of this process, also where they would be on Ray.
+HERE = "here"
+
+
+class StoringInlineWorker(InlineWorker):
+    """An object of this process as a worker that answers at once, and keeps items as one on Ray does."""
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        return super().submit(method, *(arg.fetch() if isinstance(arg, Remote) else arg for arg in args))
+
+    def submit_apart(self, method: str, *args: Any) -> Future[Any]:
+        """Request a method that returns (answer, item): the item becomes a `Remote`."""
+        future = self.submit(method, *args)
+        if future.exception() is None:
+            answer, item = future.result()
+            future = Future()
+            future.set_result((answer, Remote(item, *measured(item))))
+        return future
+
+
 class Here:
     """Actors as objects of this process."""
 
     def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[Any]:
-        return [InlineWorker(make()) for make in makes]
+        return [StoringInlineWorker(make()) for make in makes]
 
     def replace(self, worker: Any, make: Make, name: str, resources: Resources) -> Any:
         self.close([worker])
-        return InlineWorker(make())
+        return StoringInlineWorker(make())
 
     def put(self, value: Any) -> Any:
         return value
@@ -93,7 +115,7 @@ class Actors:
         kind: Name of each in messages, followed by its index, such as "worker".
         remote: Whether each has a separate process on Ray; else all live in this one.
         address: Of the Ray cluster, "host:port" or "ray://host:port"; None: a local Ray, which is started
-            unless one runs, and ended with its last user.
+            unless one runs, and ended with its last user; "here": no Ray, all live in this process.
         resources: Resources of each.
         max_restarts: Restarts allowed per actor.
         worker_timeout: Seconds for which an actor on Ray may leave a request unanswered and answer nothing; then it
@@ -152,7 +174,7 @@ class Actors:
         self.restarts = [0] * len(self.makes)
 
     def _connect(self) -> Backend:
-        if not self.remote:
+        if not self.remote or self.address == HERE:
             return Here()
         from flowrl.actors.ray_backend import Cluster
 

@@ -251,6 +251,7 @@ def cli() -> None:
     "--debug", is_flag=True, help="One process, one item at a time, contracts on all edges, whole tracebacks."
 )
 @click.option("--out", type=FOLDER, metavar="DIR", help="Run directory; otherwise a new one in runs/.")
+@click.option("--journal", is_flag=True, help="Keep a journal of what the run decides, for flowrl rerun.")
 @click.option(
     "--sink",
     "sinks",
@@ -291,6 +292,7 @@ def run(
     taps: tuple[str, ...],
     breaks: tuple[str, ...],
     debug: bool,
+    journal: bool,
     out: str | None,
     resume: str | None,
     init_from: tuple[str, ...],
@@ -333,6 +335,8 @@ def run(
             )
         again = arguments_of(ctx, without=("resume", "jobs", "quiet"))
         ctx.exit(SeedsRun.resume(Path(resume), again, jobs or 1, quiet).run())
+    if journal:
+        options["journal"] = True
     budget = Budget(_goal(goals), steps, seconds, updates)
     earlier, forked = _earlier(plan, resume, out), dict[str, Any]()
     if earlier is None:
@@ -349,6 +353,8 @@ def run(
     config = _reporting(config, budget)
     if earlier is None and budget.steps is not None:
         config = config.over(budget.steps)  # a resumed run keeps its schedules
+    if debug and config.journal:
+        raise ConfigError("--debug runs another plan, one item at a time in one process: leave the journal out")
     if debug or breaks:  # other processes have no terminal, and errors are easier to follow in one
         config = attrs.evolve(config, num_workers=0)
     if earlier is None:
@@ -633,6 +639,26 @@ def check(plan: str, **options: Any) -> None:
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN to FILE, an .svg picture or .mmd text for Mermaid, without running it."""
     _built(plan, **options).draw(file)
+
+
+@cli.command()
+@click.argument("run", type=FOLDER)
+@click.option("--to", metavar="ITEM", help="Stop there: N for result N, or OPERATOR:N for item N of an operator.")
+@click.option("--break", "breaks", metavar="OPERATOR", multiple=True, help="Stop at its items, at a prompt.")
+@click.option("--plan", type=FILE, metavar="FILE", help="The plan, if not the file that the run was of.")
+@click.pass_context
+def rerun(ctx: click.Context, /, run: str, to: str | None, breaks: tuple[str, ...], plan: str | None) -> None:
+    """Run RUN again as its journal says, bit for bit, in this process and without Ray.
+
+    RUN is the directory, which you trust, of a run with --journal. Every item is compared with the journal, and every
+    result and the parameters with what RUN has published. With --to and --break, the items from there on stop at the
+    prompt of flowrl run --break.
+
+    Exits with 0 if all is the same, with 1 if the run departs, whose operator and item it names, and 2 for bad input.
+    """
+    from flowrl.cli.rerun import rerun
+
+    ctx.exit(rerun(run, plan, to=to, breaks=breaks))
 
 
 @cli.command(name="replay-item")

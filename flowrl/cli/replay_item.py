@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import pdb
 import sys
-import tempfile
 import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +16,7 @@ from typing import Any
 import attrs
 import click
 
-from flowrl.cli.insert import inserted
+from flowrl.cli.rebuilt import rebuilt
 from flowrl.engine.calls import Call
 from flowrl.engine.meter import Meter
 from flowrl.engine.operator import describe, load_operator_state, summarize
@@ -34,14 +32,8 @@ from flowrl.inspect.strict import strict
 from flowrl.operators.contracts import with_contracts
 from flowrl.saved import Saved
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint, verify_checkpoint
-from flowrl.trainer.config import Configuration, build_config, load_config_file
+from flowrl.trainer.config import Configuration
 from flowrl.trainer.failed_item import FOLDER, described
-from flowrl.trainer.plan_end import with_end
-from flowrl.trainer.plan_file import load_plan_file
-from flowrl.trainer.progress import Budget
-from flowrl.trainer.run_info import BUILTIN, read_about
-
-log = logging.getLogger("flowrl")
 
 
 def debugged(plan: Plan) -> Plan:
@@ -186,17 +178,9 @@ class FailedItem:
 
         Raises: ConfigError, PlanError: the plan cannot be built any more.
         """
-        about, values = read_about(self.run), load_config_file(self.run / "config.json")
-        plan_file = load_plan_file(self._plan(about) if plan is None else plan)
-        config = _in_one_process(build_config(plan_file.Config, values))
-        workers, built = plan_file.build(config)
-        with workers, tempfile.TemporaryDirectory() as elsewhere:
-            built = inserted(built, [*map(str, about.get("inserts", ()))])
-            best, stop = Path(elsewhere) / "policy.pt", about.get("stop", {})
-            complete = with_end(built, workers, config, "flowrl run", save=best, **attrs.asdict(Budget(**stop)))
-            if self.about.get("debug", bool):
-                complete = debugged(complete)
-            with complete.run(seed=config.seed) as run:
+        with rebuilt(self.run, plan, _in_one_process) as again:
+            complete = debugged(again.plan) if self.about.get("debug", bool) else again.plan
+            with complete.run(seed=again.config.seed) as run:
                 yield run
 
     @property
@@ -261,17 +245,6 @@ class FailedItem:
             known = did_you_mean(path, run.paths.values())
             raise ConfigError(f"this plan has no operator {path}, which failed in {self.run}; {known}")
         return meter
-
-    def _plan(self, about: Mapping[str, Any]) -> Path:
-        """The plan file of the run as it is now, else the copy in its directory."""
-        copy = self.run / "plan.py"
-        source = BUILTIN.resolve() / f"{about['plan']}.py" if about.get("builtin") else Path(about["path"])
-        if not source.is_file():
-            log.warning("%s is gone: using the copy in the run directory, %s", source, copy)
-            return copy
-        if source.read_text("utf-8") != copy.read_text("utf-8"):
-            log.warning("%s has changed since the run began; as it was: --plan %s", source, copy)
-        return source
 
 
 def _in_one_process(config: Configuration) -> Configuration:

@@ -18,8 +18,8 @@ from flowrl.engine.protocols import CalleeContract
 from flowrl.engine.remote import Remote
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Signal, Stage, as_item
-from flowrl.engine.workers import DRAIN_SECONDS, ThreadWorker, as_worker, ask, wait_for
-from flowrl.errors import ValueLost
+from flowrl.engine.workers import DRAIN_SECONDS, InlineWorker, ThreadWorker, as_worker, ask, wait_for
+from flowrl.errors import ValueLost, WorkerDied
 
 if TYPE_CHECKING:
     from flowrl.engine.meter import Meter, Visits
@@ -29,6 +29,8 @@ log = logging.getLogger("flowrl")
 
 #: The record of an answer that is the account of its worker and no record of the run, see `flowrl.engine.ledger`.
 ACCOUNT = "@account"
+#: The record of an answer that is what its worker noted for it, see `flowrl.engine.journal`.
+JOURNAL = "@journal"
 
 
 class Answer(NamedTuple):
@@ -106,7 +108,7 @@ class Call(Stage):
         if not self._running:
             return signal
         item, future = self._running[0]
-        if not future.done():
+        if not self._is_answered(future):
             return WAITING
         error = future.exception()
         if error and not (error := self._contract.recover(error)):
@@ -131,6 +133,16 @@ class Call(Stage):
         if verdict == "raise":
             raise error
         return WORKED
+
+    def _is_answered(self, future: Future[Any]) -> bool:
+        """Whether a request is; in a journal 2 stands for one that was lost, and 1 for any other."""
+        if isinstance(self._callee, InlineWorker):  # all are, at once
+            return True
+        seen = [1 + isinstance(future.exception(), WorkerDied)] if future.done() else ()
+        codes = self.meter.context.decisions.take(self.meter.path, seen)
+        if 2 in codes and self.meter.context.decisions.replays:
+            self.meter.context.decisions.depart(self.meter.path, "lost a request by a death, which is not repeated")
+        return bool(codes)
 
     def _received(self, answer: Any) -> Any:
         answer = self._receive(answer)

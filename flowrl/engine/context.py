@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowrl.engine.journal import Decisions
 from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
 from flowrl.saved import Saved
@@ -148,7 +149,8 @@ class Context:
     `path` names the operator; its random streams depend only on the run's seed and this path, not on the rest
     of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver. `learner` names the
     learner that the operator trains, "" unless the plan has several; `learns` says whether any operator declares what
-    it learns. `stages` are those of the run, for operators only: a resource outlives the run.
+    it learns. `stages` are those of the run, for operators only: a resource outlives the run. `decisions` answers who
+    looks whether something has arrived, see `flowrl.engine.journal`.
     """
 
     path: str = ""
@@ -160,6 +162,7 @@ class Context:
     learner: str = ""
     learns: bool = False
     stages: Sequence[Stage] = ()
+    decisions: Decisions = attrs.field(factory=Decisions)
 
     def __reduce__(self) -> tuple[type[Context], tuple[str]]:
         return Context, (self.path,)  # an operator sent to another process has no run there until one opens

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, Answer
+from flowrl.engine.calls import ACCOUNT, JOURNAL, Answer
 from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.graph import graph
-from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers
+from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, died_again
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import StoringWorker, WorkersContract
@@ -52,6 +52,7 @@ class Request:
     member: Member
     version: int
     asked: float
+    number: int  # of the gather's requests
     arrived: deque[Request]
     bell: Bell
     seconds: float = 0.0
@@ -93,6 +94,7 @@ class Gather(Stage):
     _stragglers: Stragglers = runtime(factory=Stragglers)
     _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # oldest first
     _arrived: deque[Request] = runtime(factory=deque)  # filled by the requests
+    _asked: int = runtime(default=0)  # requests so far
     _members: SubplanMembers = runtime()
     _num_joined: int = runtime(default=0)  # members that joined so far, also those removed since
     _late: set[int] = runtime(factory=set)  # workers reported as late in the log
@@ -153,14 +155,39 @@ class Gather(Stage):
     def step(self) -> Any:
         if self._num_joined < len(self.workers.members):
             self._join()
-        while self._arrived or self._may_ask():
-            if self._arrived:
-                self._settle(self._arrived[0])
-                self._arrived.popleft()
-            else:
+        while True:
+            if arrival := self._decided(self.meter.path, self._first_arrived()):
+                self._settle(*arrival[0])
+            elif self._may_ask():
                 self._ask(self.todo[0])
                 self.todo.popleft()
-        return self._next()
+            else:
+                return self._next()
+
+    def _first_arrived(self) -> list[Request]:
+        while self._arrived and self._arrived[0] not in self._open:  # settled, by `drain` or with an error
+            self._arrived.popleft()
+        return [self._arrived[0]] if self._arrived else []
+
+    def _decided(self, point: str, answered: list[Request]) -> list[tuple[Request, bool]]:
+        """The requests to settle of those that are answered, each with whether its worker has died.
+
+        A code is twice how many requests ago it was made, and one more for a death.
+        """
+        decisions = self.meter.context.decisions
+        seen = [2 * (self._asked - each.number) + self._is_death(each) for each in answered]
+        codes = decisions.take(point, seen)
+        if not decisions.replays:
+            return [(request, bool(code % 2)) for request, code in zip(answered, codes)]
+        by_number = {request.number: request for request in self._open}
+        numbers = [self._asked - code // 2 for code in codes]
+        if missing := [number for number in numbers if number not in by_number]:
+            decisions.depart(self.meter.path, f"has not made its request {missing[0] + 1}, which the journal answers")
+        return [(by_number[number], bool(code % 2)) for number, code in zip(numbers, codes)]
+
+    def _is_death(self, request: Request) -> bool:
+        error = self._open[request].exception()
+        return error is not None and self._members.is_death(error)
 
     def _emit(self, items: list[Any]) -> Any:
         if not items:
@@ -178,21 +205,22 @@ class Gather(Stage):
         else:
             future = ask(member.worker, "pull_plan", self.meter.path)
         self.meter.busy += clock() - start
-        request = Request(index, member, version, start, self._arrived, self.meter.context.bell)
+        request = Request(index, member, version, start, self._asked, self._arrived, self.meter.context.bell)
+        self._asked += 1
         self._open[request] = future  # no field of the request: the future holds the request
         future.add_done_callback(request)
 
-    def _settle(self, request: Request) -> None:
+    def _settle(self, request: Request, died: bool) -> None:
         """Handle the result of a request: an arrival, a death or another error."""
-        if request not in self._open:
-            return  # already settled, by `drain` or with an error
         error = self._failure(request)
+        if died and not isinstance(error, WorkerDied):
+            error = died_again(request.member.worker)
         future = self._open.pop(request)
         if error is None:
             self._keep(request, future.result())
             return
         self.todo.append(request.index)  # ask again, also if the run goes on after the error
-        if self._members.is_death(error):
+        if died and isinstance(error, WorkerDied):
             self.meter.context.count("lost_requests")
             self._members.revive(request.index, request.member.worker, error)
         elif judged(error) or self.meter.judge(error, request=request.index) == "raise":
@@ -207,6 +235,8 @@ class Gather(Stage):
         answer = result if isinstance(result, Answer) else _apart(request.index, *result)
         if (account := answer.records.pop(ACCOUNT, None)) is not None:
             self.accounts[request.index] = account[0]
+        if (noted := answer.records.pop(JOURNAL, None)) is not None:
+            self.meter.context.decisions.heard(request.member.part, noted[0])
         item = answer.item
         if not isinstance(request.member.worker, InlineWorker):
             nbytes = item.nbytes if isinstance(item, Remote) else nbytes_of(item)
@@ -295,25 +325,31 @@ class Gather(Stage):
         waited = _listed({request.index for request in self._open})
         requests = [(request.index, future) for request, future in self._open.items()]
         self._unheard = self._members.unheard(requests, f"{self.meter.path}: the answer of worker {waited}")
-        for request in [request for request, future in self._open.items() if future.done()]:
-            error = self._failure(request)
-            if error is None or self._members.is_death(error):
-                self._settle(request)
+        answered = [request for request, future in self._open.items() if future.done()]
+        decided = self._decided(f"{self.meter.path}/drain", answered)
+        heard = {request for request, _ in decided}
+        self._unheard |= {request.index for request in self._open if request not in heard}
+        for request, died in decided:
+            if died or self._open[request].exception() is None:
+                self._settle(request, died)
         self.pending = [arrival for arrival in map(self._fetch, self.pending) if arrival is not None]
         heapq.heapify(self.pending)
 
     def _fetch(self, arrival: Arrival) -> Arrival | None:
         """The arrival with its item fetched; None if the item is lost, as with its machine: asks the worker again."""
-        item = arrival.answer.item
+        item, lost = arrival.answer.item, ""
         if not isinstance(item, Remote):
             return arrival
         try:
-            return arrival._replace(answer=arrival.answer._replace(item=item.fetch()))
+            item = item.fetch()
         except WorkerDied as error:
-            log.warning("%s: %s; asking worker %d again", self.meter.path, error, arrival.worker)
-            self.meter.context.count("lost_requests")
-            self.todo.append(arrival.worker)
-            return None
+            lost = str(error)
+        if not self.meter.context.decisions.take(f"{self.meter.path}/lost", [1] if lost else ()):
+            return arrival._replace(answer=arrival.answer._replace(item=item))
+        log.warning("%s: %s; asking worker %d again", self.meter.path, lost, arrival.worker)
+        self.meter.context.count("lost_requests")
+        self.todo.append(arrival.worker)
+        return None
 
     def save(self) -> dict[str, dict[str, Any]]:
         states = self._members.each(

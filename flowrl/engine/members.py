@@ -29,10 +29,14 @@ log = logging.getLogger("flowrl")
 
 @attrs.define(eq=False)
 class Member:
-    """A worker, the future of opening its part of the plan, and when that was done: a restart takes long."""
+    """A worker, the future of opening its part of the plan, and when that was done: a restart takes long.
+
+    `part` is the name of its part in a journal.
+    """
 
     worker: Any
     opening: Future[Any]
+    part: str = ""
     since: float = inf
 
     def __attrs_post_init__(self) -> None:
@@ -61,8 +65,11 @@ class SubplanMembers:
         """The member at an index, with the request to open the part made: later requests come after it."""
         worker, member = self.workers.members[index], self._members.get(index)
         if member is None or member.worker is not worker:
-            part = self.plan, self.paths, self.meter.context.seeds.seed, index, self.on_error, self.learners
-            member = self._members[index] = Member(worker, ask(worker, "open_plan", self.meter.path, *part))
+            context = self.meter.context
+            decisions = context.decisions.part(self.meter.path, index)
+            part = self.plan, self.paths, context.seeds.seed, index, self.on_error, self.learners, decisions
+            opening = ask(worker, "open_plan", self.meter.path, *part)
+            member = self._members[index] = Member(worker, opening, decisions.name)
         return member
 
     def waits_for_part(self, index: int) -> bool:
@@ -86,14 +93,15 @@ class SubplanMembers:
                 wait_for(futures.values(), what_for)
             else:
                 unheard |= self.unheard(futures.items(), what_for)
-            for index, future in futures.items():
-                if index in left_out:
-                    continue
-                error = future.exception()
-                if error is None:
-                    answers[index] = future.result()
-                elif self.is_death(error):
-                    self.revive(index, self._members[index].worker, error)
+            errors = {index: future.exception() for index, future in futures.items() if index not in left_out}
+            died = [index for index, error in errors.items() if error is not None and self.is_death(error)]
+            died = list(self.meter.context.decisions.take(f"{self.meter.path} {what}", died))
+            for index, error in errors.items():
+                if index in died:
+                    worker = self._members[index].worker
+                    self.revive(index, worker, error if isinstance(error, WorkerDied) else died_again(worker))
+                elif error is None:
+                    answers[index] = futures[index].result()
                 else:
                     raise error
         return answers
@@ -145,6 +153,11 @@ class SubplanMembers:
             return error
         wait_for([member.opening], f"{self.meter.path}: worker {index} to take its part of the plan")
         return member.opening.exception() or error
+
+
+def died_again(worker: Any) -> WorkerDied:
+    """The death of a worker that a journal has, and that is not repeated."""
+    return WorkerDied(repr(worker), "as the journal says")
 
 
 def silent_ones(members: Sequence[Any]) -> set[int]:

@@ -25,6 +25,7 @@ from flowrl.errors import PlanError, did_you_mean
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flowrl.engine.journal import Decisions
     from flowrl.engine.schema import Schema
 
 Verb = Literal["for_each", "filter", "combine"]
@@ -83,6 +84,7 @@ class Plan:
         on_error: ErrorPolicies = "stop",
         stall_seconds: float = 60.0,
         deadline_seconds: float = 3600.0,
+        decisions: Decisions | None = None,
     ) -> Run:
         """Open a run of this plan.
 
@@ -94,8 +96,11 @@ class Plan:
             stall_seconds: After this time without progress the run logs what it waits for; after this time
                 of progress without an item it logs the plan's last operator.
             deadline_seconds: After this time without progress the run raises `Stalled`.
+            decisions: A `Recording` that notes what the run decides, or a `Replay` that it follows; see
+                `flowrl.engine.journal`.
         """
-        return Run(self, seed=seed, on_error=on_error, stall_seconds=stall_seconds, deadline_seconds=deadline_seconds)
+        waits = {"stall_seconds": stall_seconds, "deadline_seconds": deadline_seconds}
+        return Run(self, seed=seed, on_error=on_error, decisions=decisions, **waits)
 
     # -- transforms
 

@@ -100,6 +100,8 @@ class OperatorContract(Contract):
     """Whether it accepts `Remote` items."""
     hidden: bool = optional(False)
     """A tap that trees and pictures leave out."""
+    clocked: tuple[str, ...] = optional(())
+    """Keys of its items whose values a clock has told, or their beginnings, as "timers/"."""
 
     learns: Any = optional()
     """What it trains, such as a policy. If a plan trains several, each has its own scalars and counters in the results:
@@ -173,7 +175,7 @@ class WorkersContract(Contract):
     """Restart a member after its death; None: a death is an error like any other."""
     num_members: int = optional(1)
     """Number of members, also before they are started."""
-    num_workers: int = optional(0)
+    num_elsewhere: int = optional(0)
     """Number of other processes with members; 0: all are in this one."""
     version: int | None = optional()
     """Version of the weights that a request made now would act with."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
+from flowrl.engine.journal import STATE, Decisions
 from flowrl.engine.labels import Labels, labels_of
 from flowrl.engine.ledger import Ledger, ledger, watch_visits
 from flowrl.engine.merge import Merge
@@ -60,6 +61,7 @@ class Run:
         on_error: ErrorPolicies = "stop",
         stall_seconds: float = stall_seconds,
         deadline_seconds: float = deadline_seconds,
+        decisions: Decisions | None = None,
     ) -> None:
         if plan.on is not None:
             raise PlanError(
@@ -70,11 +72,13 @@ class Run:
             raise PlanError(
                 f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
             )
-        plan, debugger = _debugged(plan)
+        decisions = decisions or Decisions()
+        plan, debugger = _debugged(_noted(plan) if decisions.active else plan)
         by_id = paths(plan)
         _check_policies(_by_name(on_error), by_id.values())
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
-        self._begin(plan, by_id, Context(seeds=SeedTree(seed)), on_error, resources_of(plan), labels_of(plan, by_id))
+        context = Context(seeds=SeedTree(seed), decisions=decisions)
+        self._begin(plan, by_id, context, on_error, resources_of(plan), labels_of(plan, by_id))
         if debugger is not None:
             debugger.opened(self)
         around = [node.op for node in graph(plan) if isinstance(node.op, RunHooks)]
@@ -97,6 +101,9 @@ class Run:
         """Start the run's resources and open its stages; `by_id` maps the plan's nodes to paths."""
         self.plan, self.paths, self.context, self.resources = plan, by_id, context, resources
         self._error_policies = _by_name(on_error)
+        # The states that are taken and loaded are noted of a whole run, not of its parts.
+        self._states = Decisions() if context.decisions.name else context.decisions
+        context.decisions.opened([by_id[id(node)] for node in graph(plan)])
         self._labels = labels
         context.learns = any(node.contract.learns is not None for node in graph(plan))
         self.wakeups = 0
@@ -227,6 +234,9 @@ class Run:
 
     def _sleep(self) -> None:
         """Wait for the bell; after `stall_seconds`, log what the run waits for."""
+        if self.context.decisions.replays:
+            self.context.decisions.check_idle()
+            return
         asleep, patience = clock(), self.stall_seconds
         counted, due, end = asleep, asleep + patience, asleep + self.deadline_seconds
         waits_for = tuple(dict.fromkeys(self._root.awaits()))
@@ -261,6 +271,7 @@ class Run:
         began = clock()
         with self._turn():
             try:
+                self._states.take(STATE, [1])
                 for _ in range(MAX_ATTEMPTS - 1):
                     # If a worker dies after it saved its part, it is restarted and the whole state is taken anew.
                     with suppress(WorkerDied):
@@ -319,6 +330,7 @@ class Run:
         for stage in reversed(self.stages):
             stage.close()
         self.stages.clear()
+        self._states.loaded()
         self._open_stages()
         entries = mapped.entries(state["operators"])
         for stage in self.stages:
@@ -401,9 +413,17 @@ class Run:
                 built[id(node)] = stage
                 self.stages.append(stage)
         self._root = built[id(self.plan)]
-        self._pull = self._root.step
+        self._pull = self._followed if self._states.active else self._root.step
         self._threads = [stage for stage in self.stages if stage.thread]
         watch_visits(self.stages, self._root)
+
+    def _followed(self) -> Any:
+        """A step of a run with a journal: a replay takes and loads states where the other run has."""
+        while codes := self._states.take(STATE, ()):
+            state = self._state()
+            if 2 in codes:
+                self._load(state, partial=False)
+        return self._root.step()
 
     def _stage(self, node: Plan, built: Mapping[int, Stage], takes_remote: bool) -> Stage:
         """The stage that ends with an operator; linear operators are fused."""
@@ -558,6 +578,13 @@ def _debugged(plan: Plan) -> tuple[Plan, Debugger | None]:
     from flowrl.inspect.debugger import with_looks
 
     return with_looks(plan)
+
+
+def _noted(plan: Plan) -> Plan:
+    """The plan with taps that note its items."""
+    from flowrl.inspect.noted import with_notes
+
+    return with_notes(plan)
 
 
 def _by_name(on_error: ErrorPolicies) -> Mapping[str, str]:

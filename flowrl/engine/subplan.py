@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, Answer
+from flowrl.engine.calls import ACCOUNT, JOURNAL, Answer
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
+from flowrl.engine.journal import Decisions
 from flowrl.engine.labels import labels_of
 from flowrl.engine.ledger import Account, accounts
 from flowrl.engine.operator import is_operator, resources
@@ -77,14 +78,17 @@ class SubplanWorker:
         index: int,
         on_error: ErrorPolicies,
         learners: Sequence[str] = (),
+        decisions: Decisions | None = None,
     ) -> None:
         """Open a part of a plan.
 
         Args:
             key: Identifies it in later requests.
             paths, learners: The paths of its operators, and the learners that they train, see `flowrl.engine.labels`.
+            decisions: What notes or follows its decisions, see `flowrl.engine.journal`.
         """
-        context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self)
+        decisions = decisions or Decisions()
+        context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self, decisions=decisions)
         self.parts[key] = SubplanRun(plan, paths, context, on_error, learners)
 
     def pull_plan(self, key: str) -> Answer:
@@ -94,6 +98,8 @@ class SubplanWorker:
         counters, records = run.context.metrics.take()
         if (account := run.account()) is not None:
             records[ACCOUNT] = [account]
+        if noted := run.context.decisions.answer():
+            records[JOURNAL] = [noted]
         return Answer(None if item is _ENDED else item, item is _ENDED, counters, records)
 
     def pull_apart(self, key: str) -> tuple[Answer, Any]:

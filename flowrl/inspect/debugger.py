@@ -74,7 +74,7 @@ def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
             return inputs[0]  # the `Look` of the operator before it
         here = attrs.evolve(node, inputs=inputs)
         breakpoints = tuple(after.get(id(node), ()))
-        elsewhere = bool(WorkersContract(node.on).num_workers)
+        elsewhere = bool(WorkersContract(node.on).num_elsewhere)
         if breakpoints and elsewhere:
             raise PlanError(
                 f"breakpoint at {by_id[id(node)]}: it runs in other processes, which have no terminal; "

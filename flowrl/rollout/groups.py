@@ -207,10 +207,14 @@ class GroupRunner:
             policy: Any = self._matches if name == MATCHES else worker.policies[name]
             policy.load_weights(new)
             policy.version = version
-        if method == "open_plan":
+        if method == "open_plan" and isinstance(args[1], bytes):
             key, part, *others = args
             args = key, unpacked(part), *others
         return methodcaller(method, *args)(worker)
+
+    def worker_of(self, index: int) -> RolloutWorker | None:
+        """The worker of a group, if it has begun."""
+        return self._workers.get(index)
 
     @property
     def _matches(self) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.actors.actors import Actors, Resources
+from flowrl.actors.actors import HERE, Actors, Resources
 from flowrl.engine.futures import Future
 from flowrl.engine.protocols import WorkerContract
 from flowrl.engine.subplan import packed
@@ -46,6 +46,11 @@ class RemoteGroup:
 
     def __repr__(self) -> str:
         return f"group {self.index} on worker {self.process}"
+
+    @property
+    def target(self) -> Any:
+        """See `flowrl.engine.protocols.WorkerContract`; None in another process."""
+        return self._hosts.target(self)
 
     @property
     def silent(self) -> float:
@@ -136,7 +141,7 @@ class RemoteGroups:
         process = member.process
         if member.life != self._actors.restarts[process]:
             return _failed(WorkerDied(repr(member), "a new process has replaced it"))
-        if method == "open_plan":
+        if method == "open_plan" and not self.are_here:
             key, plan, paths, *rest = args
             args = key, self._part(plan, paths), paths, *rest
         newest, weights = [], []
@@ -153,6 +158,15 @@ class RemoteGroups:
         pending[:] = [each for each in pending if not each.done()]
         pending.append(future)
         return future
+
+    @property
+    def are_here(self) -> bool:
+        """Whether they are in this process, where a part of a plan need not be packed."""
+        return self._actors.address == HERE
+
+    def target(self, member: RemoteGroup) -> Any:
+        """The worker of a group that is in this process, else None."""
+        return self._actors.members[member.process].target.worker_of(member.index) if self.are_here else None
 
     def silent(self, process: int) -> float:
         """See `flowrl.engine.protocols.WorkerContract`."""

@@ -75,6 +75,11 @@ class RolloutWorker(SubplanWorker, Peer):
         self._fragment = Fragment(manager.num_envs)
         self._actor = Actor(manager, collect_mode_of(policy, index), noise_seed)
 
+    def open_plan(self, key: str, *part: Any) -> None:
+        """See `SubplanWorker.open_plan`; the environments follow the decisions of the part too."""
+        super().open_plan(key, *part)
+        self.manager.follow(self.parts[key].context.decisions)
+
     def _begin(self, manager: Manager, index: int) -> None:
         super().__init__()
         self.manager, self.index = manager, index

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
-from flowrl.actors.actors import Resources
+from flowrl.actors.actors import HERE, Resources
 from flowrl.data.multi_agent import DEFAULT_POLICY, side_by_side
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future, wait
@@ -187,6 +187,11 @@ class WorkerSet(GameWorkers):
     def num_members(self) -> int:
         """Number of groups, which become the members when a run starts the set."""
         return len(self.members) or self.layout.groups
+
+    @property
+    def num_elsewhere(self) -> int:
+        """Number of processes that sample beside this one."""
+        return 0 if self.address == HERE else self.num_workers
 
     @property
     def env_steps(self) -> int:

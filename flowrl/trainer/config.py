@@ -134,6 +134,7 @@ class Configuration(PolicySettings, Option):
     )
     checkpoint_keep: int = at_least_one(3, "checkpoints to keep, the newest ones", resume="free")
 
+    journal: bool = setting(False, "keep a journal of what the run decides, for `flowrl rerun`")
     report_timers: bool = setting(
         False, "results have the seconds that each operator was busy: timers/OPERATOR", resume="free"
     )

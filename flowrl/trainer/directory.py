@@ -31,6 +31,8 @@ log = logging.getLogger("flowrl")
 
 #: The file with the profile of a run.
 PROFILE = "profile.json"
+#: The file with the journal of a run.
+JOURNAL = "journal"
 
 
 class PlanSource(Protocol):
@@ -79,6 +81,7 @@ class RunDirectory:
     checkpoints/  the newest states of the run, to resume from
     summary.json  how the run ended;  explain_run.txt  how long each operator was busy, starved and blocked
     profile.json  where the time went, for `flowrl profile RUN` and `flowrl ui`
+    journal       with the setting `journal`: what the run decided, for `flowrl rerun RUN`
 
     Only one process may write to it at a time. What is deleted while the run goes on is written again, but for earlier
     checkpoints.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from flowrl.engine.graph import emits, graph, paths
 from flowrl.engine.operator import describe
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, PlanError, did_you_mean
@@ -76,6 +78,21 @@ def with_end(
     if bounds or seconds is not None or goal is not None:
         plan = added(StopWhen(bounds, seconds=seconds, goal=Budget(goal).wanted), " --stop-...")
     return plan
+
+
+def plan_hash(plan: Plan) -> str:
+    """A hash of what an algorithm consists of: the operators by path and kind, and how they are joined.
+
+    Not of taps, nor of the end that `with_end` appends, which change nothing before them.
+    """
+    by_id = paths(plan)
+    ends = {id(node) for node in graph(plan) if node.site.startswith(SITES) and END.fullmatch(by_id[id(node)])}
+    lines = [
+        f"{by_id[id(node)]} {node.kind} {[by_id[id(emits(each))] for each in node.inputs]}"
+        for node in graph(plan)
+        if node.kind != "tap" and id(node) not in ends
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _check_agents(goal: Mapping[str, float], workers: BaseWorkers) -> None:

@@ -17,8 +17,10 @@ import click
 
 from flowrl.engine.context import Stopwatch
 from flowrl.engine.graph import graph
+from flowrl.engine.journal import Recording
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
+from flowrl.engine.protocols import Saveable
 from flowrl.engine.run import Run
 from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
@@ -31,10 +33,12 @@ from flowrl.rollout import BaseWorkers, WorkerSet
 from flowrl.saved import Saved
 from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
 from flowrl.storage.files import plain, write, write_json
+from flowrl.storage.fingerprint import fingerprint
+from flowrl.storage.journal import JournalFile
 from flowrl.trainer.config import Configuration
-from flowrl.trainer.directory import PROFILE, RunDirectory
+from flowrl.trainer.directory import JOURNAL, PROFILE, RunDirectory
 from flowrl.trainer.failed_item import keep_failed_item
-from flowrl.trainer.plan_end import END, SITES, as_result
+from flowrl.trainer.plan_end import END, SITES, as_result, plan_hash
 from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, Progress, progress, summary
 from flowrl.trainer.resume import EarlierRun, step_of
 from flowrl.trainer.run_info import described, in_words
@@ -96,6 +100,7 @@ class Session:
     counter: str = "env_steps"
     about: Mapping[str, Any] = attrs.field(factory=dict)
     forked: Mapping[str, Any] = attrs.field(factory=dict)
+    journal: Recording | None = None  #: of what the run decides
     span: float | None = None  #: seconds after which the first result ends it, for a profile
     trace: Path | None = None  #: the file of a trace of it
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
@@ -113,6 +118,8 @@ class Session:
     _overdue: bool = attrs.field(default=False, init=False)
     _begun: float = attrs.field(default=0.0, init=False)  # when it was last pulled
     _profiler: Profiler | None = attrs.field(default=None, init=False)
+    _journaled: int = attrs.field(default=0, init=False)  # size of the journal that a resumed run goes on with
+    _journal: JournalFile | None = attrs.field(default=None, init=False)
 
     @classmethod
     def of(
@@ -136,8 +143,13 @@ class Session:
             **checkpointing(config),
             counter=config.clock,
             about=workers.about(),
+            journal=Recording() if config.journal else None,
             **more,
         )
+
+    def open(self) -> Run:
+        """Open a run of the plan."""
+        return self.plan.run(seed=self.seed, decisions=self.journal)
 
     def run(self, command: list[str], *, quiet: bool = False) -> int:
         """Run to the end and return the exit code.
@@ -146,14 +158,14 @@ class Session:
             FlowError: the plan cannot be opened, or the state of the earlier run does not fit; nothing was written.
         """
         try:
-            with self.plan.run(seed=self.seed) as run, Interrupts(run) as interrupts:
+            with self.open() as run, Interrupts(run) as interrupts:
                 self.begin(run, command, quiet=quiet)
                 trace = None if self.trace is None else Trace(run)
                 outcome = self.pull(run, interrupts, None if self.span is None else self._spent, quiet=quiet)
                 if trace is not None and self.trace is not None:
                     self._write_trace(trace, self.trace)
         finally:
-            self.directory.close()
+            self._close()
         click.echo(self.words)
         return EXIT_CODES[outcome]
 
@@ -214,9 +226,14 @@ class Session:
                 self._checkpoint(run)
             self._save_policy()
             self._finish(run, self._outcome(False))
-        self.directory.close()
+        self._close()
         if self.directory.log is not None:
             self.directory.log.close()
+
+    def _close(self) -> None:
+        self.directory.close()
+        if self._journal is not None:
+            self._journal.close()
 
     def _finish(self, run: Run, outcome: str) -> str:
         """Write how the run went, and close the directory."""
@@ -225,6 +242,9 @@ class Session:
         early = outcome in STOPPED  # the last result is then older than the end
         last = {**self.last, self.counter: self._steps(run)} if early else self.last
         try:
+            if self.journal is not None and self.error is None:
+                self.journal.end()
+            self._write_journal()
             self.directory.finish(self._summary(outcome, watch), run.explain(), self._profile().values())
         except ConfigError as error:
             self.error, outcome = error, "failed"
@@ -266,6 +286,7 @@ class Session:
             FlowError: the state of the earlier run does not fit; nothing was written.
         """
         stop, explained = attrs.asdict(self.budget), self.plan.explain()
+        self.about = {**self.about, "plan_hash": plan_hash(self.plan)}
         if self.earlier is None:
             self.directory.create(explained, command, stop, more=self.about)
         else:
@@ -281,6 +302,9 @@ class Session:
                 at += f", with {in_words(self.forked)}" if self.forked else ""
                 click.echo(at if begun else "no checkpoint yet: beginning anew")
         self.plan.draw(self.directory.path / "plan.svg")
+        if self.journal is not None:
+            header = {"plan": self.about["plan_hash"], "seed": self.seed}
+            self._journal = JournalFile(self.directory.path / JOURNAL, header, self._journaled)
         # A run without a checkpoint takes one at its first result: from then on a kill leaves a policy and a state.
         self._due, self._saved = self._next_due(run) if self._whole else 0, clock()
 
@@ -294,6 +318,7 @@ class Session:
             session = Saved(state.pop("session"), "the saved session")
             last, best, confirmed = (session.get(name, kind) for name, kind in _SESSION.items())
             results, seconds = session.count("results"), session.get("seconds", float, least=0)
+            journaled, loads = session.get("journal", tuple[int, int], otherwise=(0, 0))
             evaluated = session.get("eval_seconds", float, otherwise=0.0, least=0)
             policy, operators = (
                 session.get("policy", bytes | None),
@@ -306,6 +331,9 @@ class Session:
             operators[path] = fresh[path]
         for path in [path for path in operators.keys() - fresh.keys() if END.fullmatch(path)]:  # of one that is gone
             del operators[path]
+        if self.journal is not None:
+            self.journal.begin(loads)
+            self._journaled = journaled
         run.load_state_dict(state)
         if not isinstance(confirmed, dict):  # of an earlier version
             confirmed = {} if confirmed is None else {"confirmed_return": confirmed}
@@ -343,6 +371,7 @@ class Session:
         try:
             self.directory.flush()
             write_json(self.directory.path / PROFILE, self._profile().values())
+            state = run.state_dict()
             session = {
                 "results": self._results,
                 "seconds": run.context.watch.training,
@@ -351,13 +380,33 @@ class Session:
                 "best": self.best,
                 "confirmed": self.confirmed,
                 "policy": self._policy.read_bytes() if self._has_best() else None,
+                "journal": self._end_journal_part(),
             }
             about = {"plan": self.title, "operators": sorted(run.paths.values()), "counters": dict(run.counters)}
             about["policy"] = described(run, self.owner)
-            self._checkpoints.save({**run.state_dict(), "session": session}, about, step=self._steps(run))
+            self._checkpoints.save({**state, "session": session}, about, step=self._steps(run))
         except Exception as error:
             log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
         self._saved = clock()
+
+    def _write_journal(self) -> None:
+        """Write what was noted, so that it survives a kill."""
+        if self.journal is not None and self._journal is not None:
+            with self.directory.writing():
+                self._journal.write(self.journal.drain())
+
+    def _end_journal_part(self) -> tuple[int, int]:
+        """End a part of the journal behind a state that a resumed run goes on from.
+
+        Returns: the size of the file, and the number of states that the run has loaded.
+        """
+        if self.journal is None or self._journal is None:
+            return 0, 0
+        self.journal.settle()
+        self._write_journal()
+        self.journal.renumber()
+        with self.directory.writing():
+            return self._journal.end_part(), self.journal.loads
 
     @staticmethod
     def _write_trace(trace: Trace, path: Path) -> None:
@@ -424,6 +473,7 @@ class Session:
         self.directory.record(result)
         self._results += 1
         self._whole = self._complete = False
+        self._write_journal()
         if result.get("best_eval_return") is not None:
             self.best = result["best_eval_return"]
         newest = {name: score for name, score in result.items() if name.startswith("confirmed_return")}
@@ -491,6 +541,7 @@ class Session:
         return "done" if self.budget.goal is None else "budget"
 
     def _summary(self, outcome: str, watch: Stopwatch) -> dict[str, Any]:
+        policy = self.owner.policy
         values = {
             "outcome": outcome,
             "exit_code": EXIT_CODES[outcome],
@@ -500,6 +551,7 @@ class Session:
             "best_eval_return": self.best,
             "confirmed_return": self.confirmed.get("confirmed_return"),
             "last": self.last,
+            "parameters": fingerprint(policy.state_dict()) if isinstance(policy, Saveable) else None,
         }
         if self.error is not None:
             values["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes_of(self.error)])

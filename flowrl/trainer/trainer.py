@@ -564,6 +564,9 @@ class Trainer:
                     f"goal={budget.goal} is confirmed with the saved policy: say where to keep it, "
                     f"{type(self).__name__}(..., out='runs/...')"
                 )
+            if self.config.journal:
+                name = type(self).__name__
+                raise ConfigError(f"journal=True writes to a directory: say where, {name}(..., out='runs/...')")
             self.plan.check()  # reports problems before anything starts
             self.run = self.plan.run(seed=self.config.seed)
         return self.run
@@ -594,9 +597,9 @@ class Trainer:
             else:
                 directory.lock()
             plan.check()
-            run = plan.run(seed=config.seed)
+            session = Session.of(plan, self.workers, config, self._title, directory, budget)
+            run = session.open()
             try:
-                session = Session.of(plan, self.workers, config, self._title, directory, budget)
                 session.earlier, session.forked = self._earlier, forked
                 session.way_on = "flowrl.resume({!r})".format
                 session.about = {**session.about, **({} if self.parent is None else {"from": self.parent})}

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "operators": "engine data envs policies rewards learners rollout",
     "trainer": "engine inspect storage actors data envs policies rollout operators",
     "plans": "engine data policies rewards rollout operators trainer",
-    "cli": "engine inspect storage data envs policies rollout operators trainer",
+    "cli": "engine inspect storage actors data envs policies rollout operators trainer",
 }
 GROUND = {
     "_lazy",

@@ -15,6 +15,7 @@ from tests.faults import (
     game_workers,
     games,
     hindsight,
+    journals,
     offline,
     on_policy,
     operators,
@@ -42,5 +43,5 @@ PARTS = (
     replay,
     rewards,
 )
-PARTS += (game_workers, games, rollout, value_based)
+PARTS += (game_workers, games, journals, rollout, value_based)
 FAULTS = [fault for part in PARTS for fault in part.FAULTS]

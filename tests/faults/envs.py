@@ -132,14 +132,14 @@ FAULTS = [
     ),
     Fault(
         "T11",
-        "flowrl/envs/managers/thread.py",
+        "flowrl/envs/managers/env_thread.py",
         "self._host.cut_off()",
         "pass",
         THREADS + "test_what_an_abandoned_thread_still_gives_is_ignored",
     ),
     Fault(
         "F15",
-        "flowrl/envs/managers/thread.py",
+        "flowrl/envs/managers/env_thread.py",
         "self._host.close_from_outside()",
         "pass",
         THREADS + "test_one_that_closing_frees_is_not_named",

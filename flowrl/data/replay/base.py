@@ -177,6 +177,10 @@ class Store(abc.ABC):
         """Request a sample, if `can_sample`; pass the future to `answered` and nothing else."""
         return InlineWorker(self).submit("sample", batch_size)
 
+    def arrived(self, futures: Sequence[Future[Any]]) -> list[Future[Any]]:
+        """Those futures of samples that are completed."""
+        return [future for future in futures if future.done()]
+
     def answered(self, future: Future[Any]) -> Any:
         """The sample of a completed future; None if the store could not provide it."""
         return future.result()

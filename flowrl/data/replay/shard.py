@@ -124,6 +124,7 @@ class ShardRequest:
         rows, nbytes: Size of the item on its way, or the most rows of a sample.
         adds: Additions before the request. batch_size: Size of a draw.
         remote: Whether it needs a value from elsewhere, which may be lost while the shard is alive.
+        lost: Whether the shard died, or the value is lost; known when it is settled.
     """
 
     index: int
@@ -134,3 +135,4 @@ class ShardRequest:
     adds: int = 0
     batch_size: int = 0
     remote: bool = False
+    lost: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -254,6 +254,11 @@ class ReplayActors(Store):
             self._draws.append(request)
             return request.future
 
+    def arrived(self, futures: Sequence[Future[Any]]) -> list[Future[Any]]:
+        """See `Store.arrived`."""
+        requests = [request for request in self._draws if request.future in futures]
+        return [request.future for request in self._taken("draws", requests)]
+
     def answered(self, future: Future[Any]) -> Any:
         """The sample, with the column `shard`; None if the shard had not enough or died."""
         with self._lock:
@@ -314,7 +319,8 @@ class ReplayActors(Store):
     def _settle(self) -> None:
         """Process the answers that have arrived."""
         with self._lock:
-            for request in _done(self._adds):
+            for request in self._taken("adds", self._adds):
+                self._adds.remove(request)
                 try:
                     stock = self._answer(request)
                 except Exception:
@@ -324,14 +330,32 @@ class ReplayActors(Store):
                     self._context.count("lost_rows", request.rows)
                 else:
                     request.books.stock = ShardCounts(*stock)
-            for request in _done(self._updates):
+            for request in self._taken("updates", self._updates):
+                self._updates.remove(request)
                 dropped = self._answer(request)
                 self._outdated += request.rows if dropped is None else dropped
+
+    def _taken(self, what: str, requests: list[ShardRequest]) -> list[ShardRequest]:
+        """The requests that are answered. A code is twice the place of one, and one more if it is lost."""
+        answered = [(at, each) for at, each in enumerate(requests) if each.future.done()]
+        if not self.remote:  # all are, at once
+            return [each for _, each in answered]
+        seen = [2 * at + isinstance(each.future.exception(), WorkerDied) for at, each in answered]
+        decisions, point = self._context.decisions, f"{self._context.path}/{what}"
+        codes = decisions.take(point, seen)
+        if any(code // 2 >= len(requests) for code in codes):
+            decisions.depart(point, "has not made a request that the journal answers")
+        for code in codes:
+            requests[code // 2].lost = bool(code % 2)
+        return [requests[code // 2] for code in codes]
 
     def _answer(self, request: ShardRequest) -> Any:
         """The answer of a shard; None if it died."""
         try:
-            return request.future.result()
+            answer = request.future.result()
+            if request.lost:
+                raise WorkerDied(self._actors.name(request.index), "as the journal says")
+            return answer
         except WorkerDied as died:
             self._context.count("lost_requests")
             if self._books[request.index] is not request.books:
@@ -345,8 +369,9 @@ class ReplayActors(Store):
     def _replace(self, index: int, died: WorkerDied) -> None:
         """Replace a dead shard by an empty one."""
         books = self._books[index]
-        for request in self._adds:  # it may have answered before its death was noticed
-            if request.books is books and request.future.done() and not request.future.exception():
+        mine = [request for request in self._adds if request.books is books]
+        for request in self._taken("answered before", mine):  # it may have answered before its death was noticed
+            if not request.lost:
                 books.stock = ShardCounts(*request.future.result())
         lost = books.stock.rows
         self._actors.restart(index, died)
@@ -467,13 +492,6 @@ class ReplayActors(Store):
 
     def _forget(self, books: list[ShardRecord]) -> None:
         self._books, self._adds, self._draws, self._updates = books, [], [], []
-
-
-def _done(requests: list[ShardRequest]) -> Iterator[ShardRequest]:
-    """Remove and return the completed requests."""
-    for request in [request for request in requests if request.future.done()]:
-        requests.remove(request)
-        yield request
 
 
 def _nbytes(item: Any) -> int:

@@ -18,6 +18,9 @@ from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.spaces import Observations, make_store, plain_copy
 from flowrl.errors import ConfigError, FlowError
 
+#: The point of a journal with the environments that answered a step, as a mask, and its faults.
+ANSWERED = "@answered"
+
 _COLUMNS = ("reward", "terminated", "truncated", "ending", "return_", "length", "success")
 
 
@@ -97,8 +100,21 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
         x.action[ready] = chosen[ready]
         x.command[ready] = STEP
         self._sent |= ready
+        self._reported.clear()
         self._crew.work(process for process in self._crew.processes if ready[process.env_ids].any())
-        return self._answer(self._wait())
+        return self._answer(self._follow() if self.decisions.replays else self._wait())
+
+    def _follow(self) -> npt.NDArray[np.bool_]:
+        """The environments that have answered in the journal, and the faults that came before."""
+        mask, *faults = self.decisions.take(ANSWERED, ()) or [0]
+        self._repeat_faults(faults)
+        answered = np.array([bool(mask >> env_id & 1) for env_id in range(self.num_envs)])
+        for process in self._crew.processes:
+            while process.busy and answered[process.env_ids].any():
+                self._crew.wait_for(process)
+        if self._reported != faults or (answered & ~self._sent & ~self._lost).any() or not mask:
+            self.decisions.depart("Rollouts", "other environments answer a step than in the journal")
+        return answered
 
     def _idle(self) -> npt.NDArray[np.bool_]:
         """The environments of processes without outstanding answers."""
@@ -119,6 +135,8 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
                     answered[process.env_ids] = False
             left = until - time.monotonic() if answered.any() else math.inf
             if answered.sum() >= enough or left <= 0:
+                mask = sum(1 << env_id for env_id in answered.nonzero()[0].tolist())
+                self.decisions.take(ANSWERED, [mask, *self._reported])
                 return answered
             self._crew.wait(left)
 

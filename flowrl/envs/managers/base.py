@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
+from flowrl.engine.journal import Decisions
 from flowrl.envs.infos import INFO, OBS
 from flowrl.envs.managers.children import Children, warn_of
 from flowrl.envs.managers.faults import During, Fault, FaultLog, Kind
@@ -116,6 +117,8 @@ class Manager(abc.ABC):
     has more than `max_retry` faults without finishing an episode.
     """
 
+    decisions = Decisions()
+    """What an asynchronous manager asks which environments have answered, see `flowrl.engine.journal`."""
     autoreset = "flowrl resets at the episode's end, with a fresh seed"
     raw_returns: bool
     info: Batch | None = None
@@ -236,6 +239,10 @@ class Manager(abc.ABC):
         """Observations by id of environments whose next action counts: neither about to reset (T1) nor busy."""
         obs, ready = self.obs, self.ready
         return {env_id: obs[env_id] for env_id in range(self.num_envs) if ready is None or ready[env_id]}
+
+    def follow(self, decisions: Decisions) -> None:
+        """Ask these decisions from now on."""
+        self.decisions = decisions
 
     def drain(self) -> list[Episode]:
         """The episodes finished since the last drain, oldest first."""

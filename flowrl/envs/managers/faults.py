@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 
@@ -13,6 +13,8 @@ from flowrl.frames import in_lines, is_own, own_frames
 
 During = Literal["construction", "reset", "step"]
 Kind = Literal["exception", "timeout", "exit", "observation"]
+DURING: tuple[During, ...] = get_args(During)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @attrs.frozen

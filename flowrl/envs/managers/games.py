@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.batch import Batch
+from flowrl.engine.journal import Decisions
 from flowrl.envs.games.seats import ANSWERED, DISCOUNT, RETURN, REWARD, SUCCESS, TABLE, TRUNCATED, TURN, Seating
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.spaces import Observations
@@ -203,6 +204,10 @@ class GameManager:
     def steps(self) -> npt.NDArray[np.int64]:
         """See the class."""
         return self._steps if self.seating.instant else self.games.t
+
+    def follow(self, decisions: Decisions) -> None:
+        """See `Manager.follow`."""
+        self.games.follow(decisions)
 
     def launch(self, seed: int) -> None:
         """See `Manager.launch`."""

@@ -15,12 +15,18 @@ import numpy.typing as npt
 
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import Failure
-from flowrl.envs.managers.faults import Fault, FaultLog
+from flowrl.envs.managers.env_thread import ThreadCrew
+from flowrl.envs.managers.faults import DURING, KINDS, Fault, FaultLog
 from flowrl.envs.managers.shared_memory import STEP
 from flowrl.envs.managers.supervisor import Limits, Report, Supervisor
 from flowrl.envs.spaces import Observations
 from flowrl.errors import ConfigError, FlowError
 from flowrl.storage.codec import Pickled
+
+#: The point of a journal with the faults of a step, see `flowrl.engine.journal`.
+FAULTS = "@faults"
+#: The start method of environments in threads of this process.
+THREADS = "thread"
 
 
 class SubprocessEnvManager(Manager):
@@ -36,7 +42,8 @@ class SubprocessEnvManager(Manager):
     Args:
         factories: Each makes one environment. Under "spawn" they travel as cloudpickles.
         envs_per_process: Environments per process; None: as many as give one process per core.
-        start_method: Of `multiprocessing`; None: "fork" on Linux, "spawn" elsewhere.
+        start_method: Of `multiprocessing`; None: "fork" on Linux, "spawn" elsewhere. "thread": threads of this process
+            in their place, for a debugger, or to follow a journal.
         step_timeout: Seconds that one step of one environment may take; `reset_timeout` limits a reset, and
             `launch_timeout` the start of a process or the creation of one environment.
         max_retry: Faults that an environment may have without finishing an episode in between.
@@ -70,7 +77,11 @@ class SubprocessEnvManager(Manager):
         if max_retry < 0:
             raise ConfigError(f"max_retry={max_retry}: expected 0 or more")
         limits, faults = Limits(step_timeout, reset_timeout, launch_timeout), FaultLog(len(factories), max_retry)
-        self._crew = self._crew_type(factories, envs_per_process, start_method, limits, _note_into(faults))
+        self._reported: list[int] = []  # the faults of this step, as a journal has them
+        crew = self._crew_type
+        if start_method == THREADS:
+            crew, start_method = ThreadCrew, None
+        self._crew = crew(factories, envs_per_process, start_method, limits, _note_into(faults))
         try:
             self._crew.launch()
             self._crew.raise_errors()
@@ -101,8 +112,14 @@ class SubprocessEnvManager(Manager):
         x.at[0] = (self._at + 1) % 3
         x.command.fill(STEP)
         self._sent.fill(True)
+        self._reported.clear()
         self._crew.work(self._crew.processes)
-        self._crew.settle()
+        if self.decisions.replays:
+            self._repeat_faults(self.decisions.take(FAULTS, ()))
+            self._crew.settle()
+        else:
+            self._crew.settle()
+            self.decisions.take(FAULTS, self._reported)
         return self._answer(None)
 
     def seed(self, seed: int) -> None:
@@ -181,8 +198,25 @@ class SubprocessEnvManager(Manager):
 
     # Faults.
 
+    def _repeat_faults(self, noted: Sequence[int]) -> None:
+        """Let the faults of a journal come again: those of processes are made, the others have to come by themselves.
+
+        Each is four numbers: environment, during what, kind, and a mask of the environments that were cut with it.
+        """
+        for at in range(0, len(noted), 4):
+            env_id, during, kind = noted[at], DURING[noted[at + 1]], KINDS[noted[at + 2]]
+            if kind in ("exit", "timeout"):
+                self._crew.lose(env_id, during, kind)
+            process = self._crew.process_of(env_id)
+            while process.busy and len(self._reported) <= at:
+                self._crew.wait_for(process)
+            if self._reported[: at + 4] != list(noted[: at + 4]):
+                self.decisions.depart("Rollouts", f"environment {env_id} does not fail as in the journal, by {kind}")
+
     def _report(self, failure: Failure, collateral: Sequence[int]) -> None:
         env_id = failure.env_id
+        mask = sum(1 << each for each in collateral)
+        self._reported += [env_id, DURING.index(failure.during), KINDS.index(failure.kind), mask]
         if failure.during == "reset" and self._sent[env_id] and not self._lost[env_id] and env_id not in self._noted:
             self._count_one(env_id)  # its step is a transition; only the next episode failed to begin
             self._note_end(env_id)

@@ -335,6 +335,24 @@ class Supervisor:
                 if process.busy and self._deadline(process) <= time.monotonic():
                     self._lost(process, "timeout")
 
+    def process_of(self, env_id: int) -> EnvProcess:
+        """The process that an environment is in."""
+        return next(process for process in self.processes if env_id in process.env_ids)
+
+    def wait_for(self, process: EnvProcess) -> None:
+        """Handle the next answer of one process; replace it if it exceeds its time."""
+        if process.orders.poll(max(0.0, self._deadline(process) - time.monotonic())):
+            self._hear(process)
+        else:
+            self._lost(process, "timeout")
+
+    def lose(self, env_id: int, during: During, kind: Kind) -> None:
+        """Replace the process of an environment, as where it was lost at this environment."""
+        process = self.process_of(env_id)
+        while process.busy and process.orders.poll(self.limits.reset_timeout):  # it is not lost here
+            process.hear()
+        self._lost(process, kind, "lost, as the journal says", (env_id, during))
+
     def reset(self, env_ids: Iterable[int]) -> None:
         """Reset these environments, with the seeds in shared memory."""
         for process in self.processes:
@@ -469,9 +487,10 @@ class Supervisor:
         self.facts[env_id] = facts
         return []
 
-    def _lost(self, process: EnvProcess, kind: Kind, message: str = "") -> None:
-        """Report a lost process: all its environments are gone, also those without a fault."""
+    def _lost(self, process: EnvProcess, kind: Kind, message: str = "", at: tuple[int, During] | None = None) -> None:
+        """Report a process that was lost `at` an environment: all are gone, also those without a fault."""
         env_id, during, _, limit = self._at(process)
+        env_id, during = at or (env_id, during)
         del self._by_file[process.orders.fileno()]
         self._poll.unregister(process.orders.fileno())
         ended = process.kill()

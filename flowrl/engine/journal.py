@@ -1,0 +1,358 @@
+"""The journal: what an asynchronous run decided, noted by the run and followed by another one.
+
+An asynchronous run depends on the clock where it looks which of its requests are answered: at gathers, calls, shards
+of a memory, and managers of environments. At each of these points it asks its `Decisions`. Those of a usual run answer
+with what is there, a `Recording` also notes it, and a `Replay` answers what was noted. Everything else follows from
+plan, settings and seed, so the same plan with the same answers is the same run, also in one process (J1).
+
+Beside the answers, a journal has two bytes for each item that leaves an operator. A `Replay` compares them, and names
+the first operator whose item differs (J2).
+
+The bytes of a journal are entries; all numbers are unsigned LEB128 but for digests:
+
+    0 KIND LENGTH NAME        the next point, numbered from 1 on; KIND is that of its entries, NAME is UTF-8
+    POINT HEAD [COUNT] CODE.. an answer (KIND 0). HEAD is 4 * (empty answers of this point before it) + COUNT, or + 3 if
+                              COUNT is 3 or more and follows
+    POINT DIGEST              an item that left the operator NAME (KIND 1), two bytes
+    POINT LENGTH BYTES        what a worker noted for an answer (KIND 2): the number of the answer, then entries of its
+                              own, whose points are numbered over all its answers; NAME is GATHER/INDEX.LIFE
+
+The meaning of the codes is where they are taken. `flowrl.storage.journal` writes the bytes to a file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from flowrl.errors import FlowError
+
+#: Kinds of points.
+ANSWER, ITEM, PART = range(3)
+#: The point of a journal's end, and that of the states that were taken (1) or loaded (2) between two steps.
+END, STATE = "@end", "@state"
+#: Sleeps in a row, in which a replay takes nothing from its journal, after which it waits for what will not come.
+IDLE_SLEEPS = 1_000
+
+
+class Departed(FlowError):
+    """A run does something else than its journal says."""
+
+
+class JournalEnds(BaseException):
+    """The journal has nothing more. No operator can handle it: the run was stopped here."""
+
+
+class Unanswered(Exception):
+    """A request that the journal has no answer to: its worker died, or the run ended before."""
+
+
+class Decisions:
+    """What a run decides by the clock; this one decides by what it sees, and notes nothing."""
+
+    #: Whether something notes or follows the decisions.
+    active: ClassVar[bool] = False
+    #: Whether they come from a journal, so that waiting is of no use.
+    replays: ClassVar[bool] = False
+    #: Of a part of a plan on a worker: which.
+    name = ""
+
+    def opened(self, order: Sequence[str]) -> None:
+        """Called when a run opens, with the paths of its operators in the order of the flow of items."""
+
+    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
+        """Decide at a point of the run: `seen` has numbers for what is there now, none if there is nothing.
+
+        Returns: the same, or what a journal has instead.
+        """
+        return seen
+
+    def item(self, path: str, digest: int) -> None:
+        """Note an item that leaves an operator. Raises: Departed: the journal has another one."""
+
+    def depart(self, path: str, what: str) -> None:
+        """Note that a replay does at an operator what its journal does not have. Raises: Departed."""
+
+    def part(self, gather: str, index: int) -> Decisions:
+        """Those of the part of a plan that a worker opens now."""
+        return self
+
+    def heard(self, part: str, noted: bytes) -> None:
+        """Note what a worker noted for an answer."""
+
+    def answer(self) -> bytes:
+        """On a worker: what was noted since the last answer, b"" if nothing."""
+        return b""
+
+    def loaded(self) -> None:
+        """Called when the run loads a state: its parts are opened anew."""
+
+    def check_idle(self) -> None:
+        """Called where a run would sleep. Raises: Departed: a replay waits for what will not come."""
+
+
+class Recording(Decisions):
+    """Notes the decisions of a run, or of a part of one on a worker, which sends them with its answers."""
+
+    active = True
+
+    def __init__(self, name: str = "", loads: int = 0) -> None:
+        self.name, self.loads = name, loads
+        self._points: dict[tuple[str, int], int] = {}
+        self._empty: Counter[str] = Counter()  # answers of each point since its last entry
+        self._lives: Counter[str] = Counter()
+        self._answers = 0
+        self._noted = bytearray()
+
+    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
+        if not seen:
+            self._empty[point] += 1
+            return seen
+        self._answer(point, self._empty.pop(point, 0), seen)
+        return seen
+
+    def _answer(self, point: str, empty: int, codes: Sequence[int]) -> None:
+        noted, count = self._entry(point, ANSWER), len(codes)
+        _write(noted, empty << 2 | min(count, 3))
+        if count >= 3:
+            _write(noted, count)
+        for code in codes:
+            _write(noted, code)
+
+    def settle(self) -> None:
+        """Note the empty answers so far, so that another process may go on behind them."""
+        for point, count in self._empty.items():
+            self._answer(point, count - 1, ())
+        self._empty.clear()
+
+    def item(self, path: str, digest: int) -> None:
+        self._entry(path, ITEM).extend((digest & 0xFFFF).to_bytes(2, "little"))
+
+    def part(self, gather: str, index: int) -> Decisions:
+        return Recording(_part_name(self, gather, index))
+
+    def heard(self, part: str, noted: bytes) -> None:
+        mine = self._entry(part, PART)
+        _write(mine, len(noted))
+        mine += noted
+
+    def answer(self) -> bytes:
+        noted = bytearray()
+        _write(noted, self._answers)
+        self._answers += 1
+        return bytes(noted + self.drain())
+
+    def loaded(self) -> None:
+        self.take(STATE, [2])
+        self.loads += 1
+        self._lives.clear()
+
+    def begin(self, loads: int) -> None:
+        """Forget all that was noted, to go on with the journal of a run that has loaded so many states."""
+        self.__init__(self.name, loads)  # type: ignore[misc]
+
+    def end(self) -> None:
+        """Note that the run ends here, as it should."""
+        self.take(END, [1])
+
+    def renumber(self) -> None:
+        """Number the points anew: what follows is read by itself."""
+        self._points.clear()
+
+    def drain(self) -> bytes:
+        """Remove and return what was noted since the last call."""
+        noted, self._noted = self._noted, bytearray()
+        return bytes(noted)
+
+    def _entry(self, point: str, kind: int) -> bytearray:
+        """The notes, with the number of a point at their end."""
+        number = self._points.get((point, kind))
+        if number is None:
+            name = point.encode()
+            self._noted += bytes((0, kind))
+            _write(self._noted, len(name))
+            self._noted += name
+            number = self._points[point, kind] = len(self._points) + 1
+        _write(self._noted, number)
+        return self._noted
+
+
+def _part_name(decisions: Recording | Replay, gather: str, index: int) -> str:
+    """The name of the part that a worker opens now: no two of a run have the same one."""
+    place = f"{gather}/{index}"
+    life = decisions._lives[place]
+    decisions._lives[place] += 1
+    return f"{place}.{decisions.loads}.{life}"
+
+
+def _write(to: bytearray, number: int) -> None:
+    """Append an unsigned number."""
+    while number > 127:
+        to.append(number & 127 | 128)
+        number >>= 7
+    to.append(number)
+
+
+class _Bytes:
+    """The bytes of a journal, read from their beginning."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = memoryview(data), 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def number(self) -> int:
+        shift = found = 0
+        while True:
+            byte = self.take(1)[0]
+            found |= (byte & 127) << shift
+            if byte < 128:
+                return found
+            shift += 7
+
+    def rest(self) -> bytes:
+        """What is left."""
+        return bytes(self._data[self._at :])
+
+    def take(self, count: int) -> bytes:
+        """The next bytes. Raises: EOFError: there are fewer."""
+        if self._at + count > len(self._data):
+            raise EOFError
+        self._at += count
+        return bytes(self._data[self._at - count : self._at])
+
+
+def entries(data: bytes) -> Iterator[tuple[int, str, Any]]:
+    """The whole entries in the bytes of a journal: kind, point, and codes with the empty answers before, or bytes."""
+    read, points = _Bytes(data), list[tuple[int, str]]()
+    while read:
+        try:
+            if (number := read.number()) == 0:
+                kind = read.number()
+                points.append((kind, read.take(read.number()).decode()))
+                continue
+            kind, name = points[number - 1]
+            if kind == ANSWER:
+                head = read.number()
+                count = head % 4 if head % 4 < 3 else read.number()
+                yield kind, name, (head >> 2, [read.number() for _ in range(count)])
+            else:
+                yield kind, name, read.take(2 if kind == ITEM else read.number())
+        except (EOFError, IndexError, UnicodeDecodeError):
+            return  # of a run that was killed
+
+
+class Replay(Decisions):
+    """Answers what a journal has, and compares the items.
+
+    Args:
+        parts: The bytes of the journal, one of each process that wrote it: a resumed run has several.
+        name: Of the part of a plan that it is for, "" for a whole run.
+
+    Attributes:
+        whole: Whether the run ended as it should, and was not killed.
+        departure: Where the run first did something else, in words; "" if it did not.
+    """
+
+    active = replays = True
+
+    def __init__(self, parts: Sequence[bytes], name: str = "") -> None:
+        self.name, self.loads, self.whole, self.departure = name, 0, False, ""
+        self._order: Sequence[str] = ()
+        self.items = Counter[str]()  #: that left each operator so far
+        self._lives: Counter[str] = Counter()
+        self._answers: dict[str, deque[tuple[int, list[int]]]] = {}
+        self._items: list[tuple[str, int]] = []
+        self._parts: dict[str, dict[int, bytes]] = {}
+        self._at, self._idle = 0, 0
+        self._opened: list[Replay] = []
+        for data in parts:
+            for kind, point, content in entries(data):
+                self.whole = point == END
+                if kind == ANSWER and not self.whole:
+                    self._answers.setdefault(point, deque()).append(content)
+                elif kind == ITEM:
+                    self._items.append((point, int.from_bytes(content, "little")))
+                elif kind == PART:
+                    read = _Bytes(content)
+                    number = read.number()
+                    self._parts.setdefault(point, {})[number] = read.rest()
+        #: Its decisions and items, without those that workers noted for their answers.
+        self.size = self._left = len(self._items) + sum(map(len, self._answers.values()))
+
+    def opened(self, order: Sequence[str]) -> None:
+        self._order = order
+
+    @property
+    def taken(self) -> int:
+        """How many of them the run has come to so far."""
+        return self.size - self._left
+
+    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
+        if not self._left:
+            self._end()
+        if not (waiting := self._answers.get(point)):
+            return ()
+        empty, codes = waiting[0]
+        self._idle = 0
+        if empty:
+            waiting[0] = empty - 1, codes
+            return ()
+        waiting.popleft()
+        self._left -= 1
+        return codes
+
+    def item(self, path: str, digest: int) -> None:
+        if not self._left:
+            if self.name:  # nobody heard of it
+                return
+            self._end()
+        self.items[path] += 1
+        expected, noted = self._items[self._at] if self._at < len(self._items) else ("", 0)
+        if expected == path and noted == digest & 0xFFFF:
+            self._at += 1
+            self._left -= 1
+            self._idle = 0
+            return
+        if expected != path and self._place(expected) > self._place(path):
+            self.depart(expected, f"emits nothing where the journal has its item {self.items[expected] + 1}")
+        self.depart(path, f"item {self.items[path]} differs" if expected == path else
+                    f"emits item {self.items[path]}, and the journal has none there")  # fmt: skip
+
+    def _place(self, path: str) -> int:
+        return self._order.index(path) if path in self._order else -1
+
+    def depart(self, path: str, what: str) -> None:
+        where = f"{path} on worker {self.name.rpartition('/')[2].partition('.')[0]}" if self.name else path
+        self.departure = self.departure or f"{where}: {what}"
+        raise Departed(f"the run departs from its journal at {self.departure}")
+
+    def departed(self) -> str:
+        """Where the run or a worker's part of it first departed, in words; "" if it did not."""
+        return next((each.departure for each in [*self._opened, self] if each.departure), "")
+
+    def _end(self) -> None:
+        if self.name:
+            raise Unanswered(f"the journal has no answer of {self.name} to this request")
+        raise JournalEnds
+
+    def part(self, gather: str, index: int) -> Decisions:
+        name = _part_name(self, gather, index)
+        self._opened.append(part := Replay(_in_order(self._parts.get(name, {})), name))
+        return part
+
+    def loaded(self) -> None:
+        self.loads += 1
+        self._lives.clear()
+
+    def check_idle(self) -> None:
+        self._idle += 1
+        if self._idle > IDLE_SLEEPS:
+            points = ", ".join(sorted(point for point, waiting in self._answers.items() if waiting))
+            self.depart(points or "the plan", "waits, but the journal goes on otherwise")
+
+
+def _in_order(noted: dict[int, bytes]) -> list[bytes]:
+    return [b"".join(noted[number] for number in sorted(noted))]

@@ -1,0 +1,109 @@
+"""Taps that note in a journal, for each item that leaves an operator, a digest of what is in it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar
+from zlib import crc32
+
+import attrs
+
+from flowrl.engine.calls import Prefetch
+from flowrl.engine.context import Context
+from flowrl.engine.graph import graph, paths, readers_of, rebuilt
+from flowrl.engine.operator import context, operator
+from flowrl.engine.protocols import Array, Columns, has_member
+from flowrl.engine.remote import Remote
+from flowrl.errors import PlanError
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import Plan
+
+#: Most bytes of a column that are looked at: of a larger one, values at equal distances.
+MOST_BYTES = 1 << 16
+
+
+@operator
+class Noted:
+    """A tap that notes a digest of each item that leaves an operator."""
+
+    hidden: ClassVar[bool] = True
+    path: str
+    clocked: tuple[str, ...]
+    context: Context = context()
+
+    def __call__(self, item: Any) -> Any:
+        self.context.decisions.item(self.path, digest(item, self.clocked))
+        return item
+
+
+def with_notes(plan: Plan) -> Plan:
+    """The plan with a tap on every edge that notes its items; they change no result (D4).
+
+    None is where items stay on the workers, who have noted them.
+
+    Raises: PlanError: a thread of the plan works at a pace of its own.
+    """
+    by_id, readers = paths(plan), readers_of(plan)
+    for node in graph(plan):
+        if isinstance(node.op, Prefetch) and node.op.thread:
+            raise PlanError(
+                f"{by_id[id(node)]} ({node.site}) runs its input in a thread, whose pace a journal does not hold: "
+                "leave thread=True out, or the journal"
+            )
+    clocked = tuple(dict.fromkeys(name for node in graph(plan) for name in node.contract.clocked))
+
+    def noted(node: Plan, inputs: tuple[Plan, ...]) -> Plan:
+        here, behind = attrs.evolve(node, inputs=inputs), readers[id(node)]
+        remote = node.kind == "stage" and behind and all(each.contract.takes_remote for each in behind)
+        if node.kind in ("fork", "tap") or remote:
+            return here
+        return here.then(Noted(by_id[id(node)], clocked), "tap", default="noted", site=node.site)
+
+    return rebuilt(plan, noted)
+
+
+def digest(value: Any, clocked: tuple[str, ...] = (), so_far: int = 0) -> int:
+    """A checksum of what an item says: numbers, texts and arrays in dicts, batches, lists and attrs classes.
+
+    >>> digest({"loss": 0.5, "seconds": 1.5}, ("seconds",)) == digest({"loss": 0.5, "seconds": 2.5}, ("seconds",))
+    True
+
+    Args:
+        clocked: Keys of dicts to leave out, since a clock has told their values; or what they begin with, "timers/".
+        so_far: The checksum of what is before it.
+    """
+    kind = type(value)
+    if isinstance(value, Columns):
+        for name, part in value.items():
+            if kind is not dict or not _is_clocked(name, clocked):
+                so_far = digest(part, clocked, crc32(str(name).encode(), so_far))
+        return so_far
+    if isinstance(value, Array):
+        return _of_array(value, so_far)
+    if isinstance(value, (list, tuple, deque)):
+        for part in value:
+            so_far = digest(part, clocked, so_far)
+        return crc32(b"%d" % len(value), so_far)
+    if isinstance(value, Remote):
+        return crc32(b"%d %d" % (value.rows, value.nbytes), so_far)
+    if attrs.has(kind):
+        return digest(attrs.asdict(value, recurse=False), clocked, so_far)
+    simple = isinstance(value, (int, float, complex, str, bytes, type(None)))
+    return crc32((repr(value) if simple else kind.__qualname__).encode(), so_far)
+
+
+def _is_clocked(name: Any, clocked: tuple[str, ...]) -> bool:
+    return name in clocked or (isinstance(name, str) and f"{name.partition('/')[0]}/" in clocked)
+
+
+def _of_array(value: Any, so_far: int) -> int:
+    if has_member(type(value), "detach"):  # of torch
+        value = value.detach().cpu()
+        value = (value if value.is_floating_point() is False or value.element_size() > 2 else value.float()).numpy()
+    if value.dtype.kind == "O":
+        return digest(value.tolist(), (), so_far)
+    so_far = crc32(f"{value.dtype}{value.shape}".encode(), so_far)
+    if value.nbytes > MOST_BYTES:
+        value = value.reshape(-1)[:: -(-value.nbytes // MOST_BYTES)]
+    return crc32(value.tobytes(), so_far)

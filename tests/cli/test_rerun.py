@@ -1,0 +1,144 @@
+"""`flowrl rerun`: the same run again, from its journal, in one process (J1, J2, J3)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flowrl.cli.rerun import Again
+from flowrl.plans import A3C, APPO, IMPALA, ApexDQN
+from flowrl.trainer.trainer import Trainer
+from tests.cli.parts import flowrl
+from tests.plans.small import SMALL
+
+PLANS: dict[str, type[Trainer]] = {"impala": IMPALA, "appo": APPO, "apex_dqn": ApexDQN, "a3c": A3C}
+#: Environments of which some answer a step, each in a process of its own.
+ASYNC = {"env_manager": "async", "env_manager_args": {"wait_num": 1}, "envs_per_worker": 4}
+
+
+def record(plan: str, out: Path, kill: str = "", workers: int = 0, results: int = 12, **more: Any) -> dict[str, int]:
+    """Train with a journal, and kill a worker's process, or that of an environment, in the middle: the counters."""
+    counters: dict[str, int] = {}
+    with PLANS[plan](**{**SMALL[plan], "num_workers": workers, "journal": True, **more}, out=out) as trainer:
+        for number in range(400):
+            if number == results // 2 and kill:
+                (*_, process) = trainer.workers.foreach_worker(lambda _: os.getpid())  # type: ignore[attr-defined]
+                (*_, last) = psutil.Process(process).children() if kill == "environment" else [psutil.Process(process)]
+                last.send_signal(signal.SIGKILL)
+            trainer.train()
+            counters = trainer.counters
+            noticed = {"worker": "worker_restarts", "environment": "env_faults"}.get(kill)
+            if number >= results and (noticed is None or counters.get(noticed)):
+                break
+    return counters
+
+
+def again(run: Path) -> Again:
+    found = Again.of(run)
+    found.run()
+    assert found.same, found.lines()
+    assert found.replay is not None
+    assert found.replay.taken == found.replay.size
+    then, now = found.parameters
+    assert then == now is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def impala(tmp_path_factory):
+    """A run of IMPALA with a journal, whose environments answer as they like; one of them died in the middle."""
+    path = tmp_path_factory.mktemp("journal") / "run"
+    assert record("impala", path, "environment", **ASYNC)["env_faults"] == 1
+    return path
+
+
+@pytest.fixture
+def run(impala, tmp_path):
+    shutil.copytree(impala, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_it_comes_out_the_same_bit_for_bit(run):
+    """J1: every result, every item of every operator, and the parameters."""
+    done = flowrl("rerun", run)
+    assert done.exit_code == 0
+    parameters = json.loads((run / "summary.json").read_text())["parameters"]
+    assert done.stdout.splitlines()[-1] == f"the same, bit for bit, parameters {parameters}"
+
+
+def test_it_stops_where_it_is_told_to(run):
+    done = flowrl("rerun", run, "--to", "3")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "it stopped at result 3")
+    done = flowrl("rerun", run, "--to", "TrainOneStep:5")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "it stopped at item 5 of TrainOneStep")
+
+
+def test_it_stops_at_an_operator_of_a_worker_at_the_prompt(run, monkeypatch):
+    """Workers, too, are in this process."""
+    done = flowrl("rerun", run, "--break", "Rollouts", "--to", "Rollouts:4")
+    assert "(flowrl)" in done.stdout
+    assert "Rollouts  item 4" in done.stdout
+
+
+def test_a_run_that_was_killed_comes_again_as_far_as_its_journal_is_whole(run):
+    """J3."""
+    journal = run / "journal"
+    journal.write_bytes(journal.read_bytes()[: journal.stat().st_size * 2 // 3])
+    (run / "summary.json").unlink()
+    done = flowrl("rerun", run)
+    assert done.exit_code == 0, done.stdout
+    assert "its journal has no end, since the run was killed" in done.stdout
+
+
+def test_a_result_that_was_changed_is_named(run):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines[4] = json.dumps({**json.loads(lines[4]), "loss": 0.25})
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    done = flowrl("rerun", run)
+    assert done.exit_code == 1
+    assert "it differs in result 5: loss is" in done.stdout
+
+
+def test_what_cannot_be_followed_is_refused_in_one_line(run, tmp_path):
+    """J3: no journal, one of another plan, of another version, or no journal at all."""
+
+    def refused(*words: str) -> str:
+        done = flowrl("rerun", run, *words)
+        assert done.exit_code == 2
+        return str(done.stderr.strip())
+
+    assert "--to here: expected a number of results, or OPERATOR:N" in refused("--to", "here")
+    journal = run / "journal"
+    header, rest = journal.read_bytes().split(b"\n", 1)
+    journal.write_bytes(header.replace(b'"plan": "', b'"plan": "0') + b"\n" + rest)
+    assert "is the journal of another plan, of hash 0" in refused()
+    journal.write_bytes(b'{"journal": 99}\n' + rest)
+    assert "has version 99 of the format, and this flowrl reads 1" in refused()
+    journal.write_bytes(b"what is this")
+    assert "is no journal of flowrl" in refused()
+    journal.write_bytes(header + b"\nwhat is this")
+    assert "is damaged in its part 1" in refused()
+    journal.unlink()
+    assert "has no journal: a run writes one with --journal (journal=True)" in refused()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_run_over_workers_one_of_which_dies_comes_again(plan, tmp_path, ray_cluster):
+    """J1, F10."""
+    assert record(plan, tmp_path / "run", "worker", workers=2)["worker_restarts"] == 1
+    again(tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_run_over_workers_whose_environments_die_comes_again(tmp_path, ray_cluster):
+    """J1."""
+    assert record("impala", tmp_path / "run", "environment", workers=2, **ASYNC)["env_faults"] == 1
+    again(tmp_path / "run")

@@ -1,0 +1,65 @@
+"""Faults planted in journals, and in what follows them."""
+
+from tests.faults.fault import Fault
+
+ENGINE = "tests/engine/test_journal.py::"
+RERUN = "tests/cli/test_rerun.py::"
+
+FAULTS = [
+    Fault(
+        "J1",
+        "flowrl/engine/gather.py",
+        "numbers = [self._asked - code // 2 for code in codes]",
+        "numbers = [self._asked - code // 2 for code in codes][:0] or [min(by_number)] * len(codes)",
+        ENGINE + "test_what_arrived_and_who_died_comes_again_in_one_process",
+    ),
+    Fault(
+        "J1",
+        "flowrl/engine/gather.py",
+        "if died and not isinstance(error, WorkerDied):",
+        "if False and not isinstance(error, WorkerDied):",
+        ENGINE + "test_what_arrived_and_who_died_comes_again_in_one_process",
+    ),
+    Fault(
+        "J1",
+        "flowrl/engine/journal.py",
+        "self._answer(point, self._empty.pop(point, 0), seen)",
+        "self._answer(point, self._empty.pop(point, 0) and 0, seen)",
+        ENGINE + "test_entries_are_as_documented",
+    ),
+    Fault(
+        "J1",
+        "flowrl/envs/managers/subprocess.py",
+        "self._crew.lose(env_id, during, kind)",
+        "pass",
+        RERUN + "test_it_comes_out_the_same_bit_for_bit",
+    ),
+    Fault(
+        "J1",
+        "flowrl/rollout/worker.py",
+        "self.manager.follow(self.parts[key].context.decisions)",
+        "pass",
+        RERUN + "test_it_comes_out_the_same_bit_for_bit",
+    ),
+    Fault(
+        "J2",
+        "flowrl/engine/journal.py",
+        "if expected == path and noted == digest & 0xFFFF:",
+        "if expected == path:",
+        ENGINE + "test_the_operator_that_no_seed_determines_is_named_with_its_item",
+    ),
+    Fault(
+        "J2",
+        "flowrl/engine/journal.py",
+        "if expected != path and self._place(expected) > self._place(path):",
+        "if False:",
+        ENGINE + "test_what_emits_no_item_where_there_was_one_is_named",
+    ),
+    Fault(
+        "J3",
+        "flowrl/engine/journal.py",
+        "except (EOFError, IndexError, UnicodeDecodeError):",
+        "except UnicodeDecodeError:",
+        ENGINE + "test_a_journal_that_was_cut_off_is_followed_up_to_its_last_whole_entry",
+    ),
+]
