@@ -188,7 +188,7 @@ def test_an_operator_on_a_worker_of_this_process_shows_its_state(drive: Drive) -
 
 def test_a_breakpoint_in_another_process_is_refused() -> None:
     class Elsewhere(InlineWorkers):
-        num_workers = 2
+        num_elsewhere = 2
 
     plan = from_workers(Elsewhere(2), Numbers(3)).for_each(Total()).gather_sync().breakpoint("Total")
     with pytest.raises(PlanError, match=r"breakpoint at Total: it runs in other processes"):
