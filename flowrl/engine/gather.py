@@ -20,6 +20,7 @@ from flowrl.engine.calls import ACCOUNT, JOURNAL, Answer
 from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.graph import graph
+from flowrl.engine.journal import JournalEnds, Unanswered
 from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, died_again
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
@@ -215,6 +216,8 @@ class Gather(Stage):
         error = self._failure(request)
         if died and not isinstance(error, WorkerDied):
             error = died_again(request.member.worker)
+        if isinstance(error, Unanswered):
+            raise JournalEnds from error  # it was cut off between the arrival and what the worker noted
         future = self._open.pop(request)
         if error is None:
             self._keep(request, future.result())
