@@ -331,12 +331,13 @@ def try_case(case: Case, seconds: float) -> tuple[float, bool, list[tuple[str, f
     return shares, found == case.cause, gains
 
 
-#: Trains in the checkout of the current folder, and prints the seconds of the processor.
+#: Trains in the checkout of the current folder, in a run directory, where a run writes its profile while it goes, and
+#: prints the seconds of the processor.
 TRAIN = """
-import sys, time
+import sys, tempfile, time
 sys.path.insert(0, "")
 from flowrl.plans import DQN
-with DQN(env="CartPole-v1", seed=0) as trainer:
+with tempfile.TemporaryDirectory() as folder, DQN(env="CartPole-v1", seed=0, out=f"{folder}/run") as trainer:
     trainer.train(until={"env_steps": 1100})
     begun = time.process_time()
     trainer.train(until={"env_steps": %d})

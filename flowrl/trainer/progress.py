@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import click
 
+from flowrl.errors import printable
+
 if TYPE_CHECKING:
+    from flowrl.engine.plan import Plan
     from flowrl.inspect.profile import Profile
     from flowrl.rollout.evaluation import Goal
 
@@ -23,6 +26,12 @@ CLOCKS = {"env_steps": "steps", "updates": "updates"}
 
 #: The outcomes of runs that stopped before their time.
 STOPPED = ("interrupted", "failed")
+
+#: The most stalls that a live display shows, and the lines of the window that it leaves to what was printed before.
+MOST_STALLS, LINES_ABOVE = 3, 8
+
+#: The styles of a terminal for what an operator mostly is.
+STYLES = {"busy": "blue", "starved": "yellow", "blocked": "red", "idle": "dim"}
 
 #: The most agents of a game that a line shows apart.
 MOST_AGENTS = 4
@@ -81,15 +90,17 @@ def progress(
     live: bool = True,
     earlier: float = 0.0,
     counter: str = "env_steps",
+    plan: Plan | None = None,
 ) -> Progress:
     """The display that suits standard output; rich is imported for a terminal only.
 
-    `earlier` is the seconds of a resumed run before this process; `counter` is the clock of its budget.
+    `earlier` is the seconds of a resumed run before this process; `counter` is the clock of its budget. `plan` is shown
+    where there is room.
     """
     if quiet:
         return Quiet()
     if live and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        return Live(title, budget, earlier, counter)
+        return Live(title, budget, earlier, counter, plan)
     rest = TimeLeft(None if earlier > ETA_SECONDS else (0.0, clock()))
     return Lines(budget, started=clock() - earlier, counter=counter, rest=rest)
 
@@ -182,9 +193,20 @@ class Lines:
 
 
 class Live:
-    """Two lines that follow the newest result, and above them a line for every evaluation."""
+    """Two lines that follow the newest result, and above them a line for every evaluation.
 
-    def __init__(self, title: str, budget: Budget, earlier: float = 0.0, counter: str = "env_steps") -> None:
+    Below them a line for each of the first stalls and, if the window is tall enough, the plan with what its operators
+    do.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        budget: Budget,
+        earlier: float = 0.0,
+        counter: str = "env_steps",
+        plan: Plan | None = None,
+    ) -> None:
         from rich.console import Console
         from rich.live import Live as RichLive
 
@@ -194,6 +216,7 @@ class Live:
         self.result: Result = {}
         self.evaluation: Result = {}
         self.profile: Profile | None = None
+        self.tree = [] if plan is None else tree_of(plan)
         self.console = Console(highlight=False)
         # Rich draws in its own thread, so that the clock goes on during an evaluation.
         self.live = RichLive(get_renderable=self.draw, console=self.console, refresh_per_second=4, transient=True)
@@ -233,7 +256,30 @@ class Live:
         body = Table.grid()
         body.add_row(head)
         body.add_row(Text("  ".join(texts)))
+        if self.profile is not None:
+            for line in self.profile.stalls[:MOST_STALLS]:
+                body.add_row(Text(printable(f"waits: {line}"), style="yellow", no_wrap=True, overflow="ellipsis"))
+            if self.tree and self.console.size.height >= body.row_count + len(self.tree) + LINES_ABOVE:
+                body.add_row(self._operators(self.profile))
         return body
+
+    def _operators(self, profile: Profile) -> Any:
+        """The plan as a tree, with what each operator did lately."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table, activity = Table.grid(padding=(0, 2)), profile.activity()
+        for justify in ("left", "left", "right", "right"):
+            table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
+        for name, path in self.tree:
+            if (each := activity.get(path)) is None:
+                table.add_row(Text(name, style="dim"))
+                continue
+            words = "idle" if each.state == "idle" else f"{each.state} {each.shares[each.state]:.0%}"
+            holds = "" if each.fill is None else "{:,} of {:,}".format(*each.fill)
+            rate = f"{each.rate:,.3g}/s" if each.rate < 1000 else f"{each.rate:,.0f}/s"
+            table.add_row(*map(Text, (name, words, rate, holds), ("", STYLES[each.state], "", "dim")))
+        return table
 
     def __enter__(self) -> Live:
         self.live.start()
@@ -241,6 +287,21 @@ class Live:
 
     def __exit__(self, *_: object) -> None:
         self.live.stop()
+
+
+def tree_of(plan: Plan) -> list[tuple[str, str]]:
+    """The lines of a plan's tree, with the path of the operator in each: "" for the name of a branch.
+
+    >>> from flowrl import from_items
+    >>> tree_of(from_items([1, 2]).batch(2))
+    [('Items', 'Items'), ('batch', 'batch')]
+    """
+    from flowrl.engine.graph import paths
+    from flowrl.inspect.explain import rows_of
+
+    by_id = paths(plan)
+    of_rows = [(row, "" if row.node is None else by_id[id(row.node)]) for row in rows_of(plan, by_id)]
+    return [(printable(row.bars + (path.rpartition(".")[2] or row.text)), path) for row, path in of_rows]
 
 
 def summary(

@@ -189,7 +189,15 @@ class Session:
         earlier = run.context.watch.seconds
         self._profiler, self._begun = self._profiler or Profiler(run, self.counter), clock()
         try:
-            shown = progress(self.title, self.budget, quiet=quiet, live=live, earlier=earlier, counter=self.counter)
+            shown = progress(
+                self.title,
+                self.budget,
+                quiet=quiet,
+                live=live,
+                earlier=earlier,
+                counter=self.counter,
+                plan=self.plan,
+            )
             with shown as display, self._time_limit(run), self._watched(run, display):
                 for result in run:
                     self._profiler.count_result()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 
 import pytest
 
+from flowrl import from_items
 from flowrl.cli.main import _show
 from flowrl.cli.output import complain
+from flowrl.engine.ledger import Account, Ledger
 from flowrl.errors import ConfigError
+from flowrl.inspect.profile import Profile
+from flowrl.operators import Concurrently
 from flowrl.trainer.progress import Budget, Lines, Live, Quiet, duration, progress, summary
 
 
@@ -122,6 +127,51 @@ def test_the_live_display_needs_no_budget_and_no_results(terminal):
     with terminal as screen, progress("title", Budget()) as display:
         display.live.refresh()
     assert "waiting for the first result" in screen.getvalue()
+
+
+def a_profile(*stalls):
+    """Of a plan in whose second branch an operator waits."""
+    ledger = Ledger(
+        [
+            Account(
+                "driver", "driver", 10.0, {"train.learn": 7.5}, items={"store.Items": 50, "train.learn": 20},
+                blocked={"store.Items": 6.0},
+            )
+        ],
+        {}, {}, fill={"store.Items": (2, 4)},
+    )  # fmt: skip
+    return Profile(ledger, stalls=stalls)
+
+
+PLAN = Concurrently({"store": from_items([1]), "train": from_items([2], name="draw").for_each(str, name="learn")})
+
+
+def shown_in(terminal, monkeypatch, lines, profile):
+    """What a window of so many lines shows of a profile."""
+    monkeypatch.setenv("LINES", str(lines))
+    with terminal as screen, progress("title", Budget(), plan=PLAN) as display:
+        display.look(profile)
+        display.live.refresh()
+    return screen.getvalue()
+
+
+def test_a_tall_window_shows_the_plan_with_what_its_operators_do(terminal, monkeypatch):
+    shown = re.sub(r"\x1b\[[0-9;?]*\w", "", shown_in(terminal, monkeypatch, 40, a_profile()))
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    for row in ("├─ store:", "│ Items blocked 60% 5/s 2 of 4", "│ learn busy 75% 2/s", "Concurrently"):
+        assert row in rows
+
+
+def test_a_low_window_shows_the_stalls_alone(terminal, monkeypatch):
+    """The first three, as text."""
+    stalls = [f"{i}.Replay: waits for rows\x1b[2J [red]" for i in range(5)]
+    shown = shown_in(terminal, monkeypatch, 16, a_profile(*stalls))
+    assert shown.count("waits: ") >= 3
+    assert "waits: 2.Replay: waits for rows" in shown
+    assert "[red]" in shown
+    assert "waits: 3" not in shown
+    assert "learn" not in shown
+    assert "\x1b[2J" not in shown
 
 
 @pytest.mark.parametrize(
