@@ -661,6 +661,32 @@ def rerun(ctx: click.Context, /, run: str, to: str | None, breaks: tuple[str, ..
     ctx.exit(rerun(run, plan, to=to, breaks=breaks))
 
 
+@cli.command()
+@click.argument("run", type=FOLDER)
+@click.option(
+    "--tolerance",
+    type=Number(above=0),
+    default=0.05,
+    show_default=True,
+    metavar="R",
+    help="Share by which returns may differ, with other versions or another processor alone.",
+)
+@click.option("--plan", type=FILE, metavar="FILE", help="The plan, if not the file that the run was of.")
+@click.pass_context
+def verify(ctx: click.Context, /, run: str, tolerance: float, plan: str | None) -> None:
+    """Simulate RUN again, from its plan, settings and seed, and say whether the numbers that it published come out.
+
+    RUN is a run directory that you trust. A run that depends on the clock, as with several workers, needs its journal.
+    With the versions and the kind of processor of RUN all results and parameters must be the same to the last bit; with
+    others the counters at the end, and returns within the tolerance.
+
+    Exits with 0 if they come out, 1 if not, and 2 for bad input.
+    """
+    from flowrl.cli.rerun import verify
+
+    ctx.exit(verify(run, plan, tolerance=tolerance))
+
+
 @cli.command(name="replay-item")
 @click.argument("run", type=FILE)
 @click.option("--plan", type=FILE, metavar="FILE", help="The plan, if not the file that the run was of.")

@@ -1,4 +1,4 @@
-"""`flowrl rerun`: a run once more, in this process, with the decisions that its journal has."""
+"""`flowrl rerun` and `flowrl verify`: a run once more, in this process, compared with what it has written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import click
 
 from flowrl.actors.actors import HERE
 from flowrl.cli.rebuilt import Rebuilt, rebuilt
-from flowrl.engine.graph import select
+from flowrl.engine.calls import Call
+from flowrl.engine.gather import GatherAsync
+from flowrl.engine.graph import graph, select
 from flowrl.engine.journal import JournalEnds, Replay
 from flowrl.engine.plan import Plan
-from flowrl.engine.protocols import Saveable
+from flowrl.engine.protocols import Saveable, Worker
 from flowrl.engine.run import Run
+from flowrl.engine.stages import Stage
 from flowrl.envs.managers.subprocess import THREADS
 from flowrl.errors import ConfigError, printable
 from flowrl.operators.metrics import CLOCK_KEYS, TIMERS
@@ -25,10 +28,15 @@ from flowrl.storage.files import plain, read_json
 from flowrl.storage.fingerprint import fingerprint
 from flowrl.storage.journal import StoredJournal
 from flowrl.trainer.config import Configuration
-from flowrl.trainer.directory import JOURNAL
+from flowrl.trainer.directory import JOURNAL, processor, versions
 from flowrl.trainer.failed_item import described
 from flowrl.trainer.plan_end import plan_hash
 from flowrl.trainer.run_info import forks_in, read_about, read_results
+
+#: The share by which `flowrl verify` lets returns differ on another processor or with other versions.
+TOLERANCE = 0.05
+#: The entries of a result that must be equal there.
+COUNTERS = ("env_steps", "sampled", "trained", "updates", "inserted")
 
 
 def rerun(path: str, plan: str | None = None, *, to: str | None = None, breaks: tuple[str, ...] = ()) -> int:
@@ -52,6 +60,28 @@ def rerun(path: str, plan: str | None = None, *, to: str | None = None, breaks: 
     return 0 if again.same else 1
 
 
+def verify(path: str, plan: str | None = None, *, tolerance: float = TOLERANCE) -> int:
+    """Run the plan of a run directory again, and show whether the numbers that it has published come out.
+
+    Args:
+        plan: The plan, instead of the file that the run was of.
+        tolerance: See `Again`.
+
+    Returns: the exit code: 0 if they do, 1 if not.
+
+    Raises: ConfigError: the run depends on the clock, and has no journal; or on another plan.
+    """
+    again = Again.of(Path(path))
+    here = {**versions(), "processor": processor()}
+    then = {**again.about.get("versions", {}), "processor": again.about.get("processor")}
+    again.others = [f"{name} was {then.get(name)} and is {now}" for name, now in here.items() if then.get(name) != now]
+    again.tolerance = tolerance if again.others else 0.0
+    again.run(plan)
+    for line in [*again.others, *again.lines()]:
+        click.echo(printable(line))
+    return 0 if again.same else 1
+
+
 @attrs.define
 class Again:
     """A run directory, and what came of running its plan again.
@@ -63,6 +93,9 @@ class Again:
         differs: The first thing that did not come out the same, in words; "" if everything did.
         stopped: Where it was told to stop, in words.
         parameters: The hashes of the parameters at the end, published and now; None where there is none.
+        tolerance: 0: all must be the same to the last bit. Else the counters of the last result must be, and its
+            returns, and the best one, may differ by this share of the published ones, or by so much below 1.
+        others: In words, the versions and the processor that the run had, where these are others here.
     """
 
     path: Path
@@ -70,6 +103,9 @@ class Again:
     summary: Mapping[str, Any]
     replay: Replay | None
     about: Mapping[str, Any]
+    tolerance: float = 0.0
+    others: list[str] = attrs.field(factory=list)
+    last: Mapping[str, Any] = attrs.field(factory=dict)
     reached: int = 0
     differs: str = ""
     stopped: str = ""
@@ -83,11 +119,10 @@ class Again:
             raise ConfigError(f"{path} was resumed with other settings (a fork): it is no longer one run of one plan")
         results = [_line(result) for result in read_results(path)]
         summary = read_json(path / "summary.json") if (path / "summary.json").is_file() else {}
-        file, header, replay = path / JOURNAL, dict[str, Any](), None
-        if file.is_file():
-            stored = StoredJournal.read(file)
-            header, replay = dict(stored.about), Replay(stored.parts)
-        return cls(path, results, summary, replay, header)
+        if not (path / JOURNAL).is_file():
+            return cls(path, results, summary, None, about)
+        stored = StoredJournal.read(path / JOURNAL)
+        return cls(path, results, summary, Replay(stored.parts), {**about, "plan_hash": stored.about.get("plan")})
 
     @property
     def same(self) -> bool:
@@ -96,11 +131,16 @@ class Again:
     def run(self, plan: str | None = None, to: str | None = None, breaks: tuple[str, ...] = ()) -> None:
         """Run the plan again, up to the end of the journal or of the results."""
         with rebuilt(self.path, plan, in_this_process, seconds=None) as again:
-            if (known := self.about.get("plan")) not in (None, plan_hash(again.plan)):
+            if (known := self.about.get("plan_hash")) not in (None, plan_hash(again.plan)):
+                what = "the run" if self.replay is None else "the journal"
                 raise ConfigError(
-                    f"{self.path / JOURNAL} is the journal of another plan, of hash {known}, and this one has "
+                    f"{self.path} has {what} of another plan, of hash {known}, and this one has "
                     f"{plan_hash(again.plan)}: run it with the plan as it was, --plan {self.path / 'plan.py'}"
                 )
+            if self.replay is None and (clocked := by_clock(again.plan, again.config)):
+                raise ConfigError(f"{self.path} has no journal, and without one nothing says {clocked}: --journal")
+            if self.replay is not None:
+                self.replay.compares = not self.tolerance
             stop = Stop.at(to)
             complete = stop.watched(again.plan, breaks)
             with complete.run(seed=again.config.seed, decisions=self.replay) as run:
@@ -133,12 +173,13 @@ class Again:
     def _compare(self, line: str) -> None:
         """Compare the next result with the published one."""
         self.reached += 1
+        self.last = json.loads(line)
         if self.reached > len(self.results):
             if self.summary:
                 self.differs = f"gives result {self.reached}, and {self.path} has {len(self.results)}"
             return
-        then, now = json.loads(self.results[self.reached - 1]), json.loads(line)
-        if then != now:
+        then, now = json.loads(self.results[self.reached - 1]), self.last
+        if then != now and not self.tolerance:
             keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
             words = ", ".join(f"{key} is {now.get(key)!r} and was {then.get(key)!r}" for key in keys[:3])
             self.differs = f"differs in result {self.reached}: {words}"
@@ -149,12 +190,26 @@ class Again:
         if self.reached < len(self.results):
             self.differs = f"ends after {self.reached} of {len(self.results)} results"
             return
+        if self.tolerance:
+            self._compare_numbers(json.loads(self.results[-1]), self.last)
+            return
         policy = again.workers.policy
         now = fingerprint(policy.state_dict()) if isinstance(policy, Saveable) else None
         then = self.summary.get("parameters")
         self.parameters = then, now
         if then is not None and then != now:
             self.differs = f"ends with parameters {now}, and they were {then}"
+
+    def _compare_numbers(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Compare the counters and the returns of the last result."""
+        for name, value in then.items():
+            other, by_return = now.get(name), "return" in name
+            if not (by_return or name in COUNTERS) or not isinstance(value, int | float):
+                continue
+            share = self.tolerance if by_return else 0.0
+            if not isinstance(other, int | float) or abs(other - value) > share * max(abs(value), 1.0):
+                self.differs = f"ends with {name} {other!r}, and it was {value!r}"
+                return
 
     def lines(self) -> list[str]:
         """What came of it, in words."""
@@ -168,6 +223,8 @@ class Again:
             return [head, *lines, f"it {self.differs}"]
         if self.stopped:
             return [head, *lines, f"it {self.stopped}"]
+        if self.tolerance:
+            return [head, *lines, f"the same counters, and returns within {self.tolerance:.0%}"]
         parameters = self.parameters[1]
         return [head, *lines, "the same, bit for bit" + (f", parameters {parameters}" if parameters else "")]
 
@@ -210,6 +267,17 @@ class Stop:
 
             plan = plan.tap(self.operator, stop, site="flowrl rerun --to")
         return plan
+
+
+def by_clock(plan: Plan, config: Configuration) -> str:
+    """What a plan decides by the clock, in words; "" if nothing."""
+    for node in graph(plan):
+        op = node.op
+        if isinstance(op, GatherAsync) and config.num_workers:
+            return f"in which order {node.name} took what {config.num_workers} workers sent"
+        if isinstance(op, Stage) and (op.thread or (isinstance(op, Call) and isinstance(op.worker, Worker))):
+            return f"when {node.name} was done"
+    return "which environments answered a step" if config.env_manager == "async" else ""
 
 
 def _from(number: int) -> Callable[[Any], bool]:

@@ -21,7 +21,7 @@ import attrs
 
 from flowrl._version import __version__
 from flowrl.errors import ConfigError
-from flowrl.storage.files import LEFT, json_text, plain, write, write_json
+from flowrl.storage.files import LEFT, json_text, plain, read_file, write, write_json
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.run_info import BUILTIN, read_results
 from flowrl.trainer.run_log import RunLog
@@ -176,6 +176,7 @@ class RunDirectory:
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "stop": dict(stop or {}),
             "versions": versions(),
+            "processor": processor(),
             "git": git_state(plan_file.path.parent),
             **(more or {}),
         }
@@ -361,6 +362,15 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             values[name] = None
     return values
+
+
+def processor() -> str:
+    """The kind of this machine's processor, on which the last bits of numbers depend."""
+    try:
+        found = re.search(r"^model name\s*: (.*)$", read_file(Path("/proc/cpuinfo")).decode(), re.MULTILINE)
+    except OSError:  # there is none but on Linux
+        found = None
+    return f"{platform.machine()} {found[1] if found else platform.processor()}".strip()
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ import pytest
 from flowrl.cli.rerun import Again
 from flowrl.plans import A3C, APPO, IMPALA, ApexDQN
 from flowrl.trainer.trainer import Trainer
+from tests.cli.parts import SMALL as QUICK
 from tests.cli.parts import flowrl
 from tests.plans.small import SMALL
 
@@ -97,6 +98,20 @@ def test_a_run_that_was_killed_comes_again_as_far_as_its_journal_is_whole(run):
     assert "its journal has no end, since the run was killed" in done.stdout
 
 
+def test_a_resumed_run_appends_to_its_journal(tmp_path):
+    """J3, D3: what came after the checkpoint that it goes on from is cut, and the whole comes again."""
+    run, steps = tmp_path / "run", ("--set", "report_every=40", "--set", "checkpoint_every=80", "--set", "eval_every=0")
+    clocked = ("--env-manager", "async", "--envs", "4", "--set", 'env_manager_args={"wait_num": 1}')
+    small = ("--set", "hidden=[8]", "--set", "fragment_steps=5", "--set", "train_batch_size=20", "--journal")
+    begun = flowrl("run", "impala", *clocked, *small, *steps, "--stop-steps", 300, "--out", run, "--quiet")
+    assert begun.exit_code == 0, begun.output
+    shutil.rmtree(max((run / "checkpoints").iterdir()))
+    (run / "summary.json").unlink()
+    resumed = flowrl("run", "--resume", run, "--stop-steps", 500, "--quiet")
+    assert resumed.exit_code == 0, resumed.output
+    assert again(run).reached > 10
+
+
 def test_a_result_that_was_changed_is_named(run):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     lines[4] = json.dumps({**json.loads(lines[4]), "loss": 0.25})
@@ -118,7 +133,7 @@ def test_what_cannot_be_followed_is_refused_in_one_line(run, tmp_path):
     journal = run / "journal"
     header, rest = journal.read_bytes().split(b"\n", 1)
     journal.write_bytes(header.replace(b'"plan": "', b'"plan": "0') + b"\n" + rest)
-    assert "is the journal of another plan, of hash 0" in refused()
+    assert "has the journal of another plan, of hash 0" in refused()
     journal.write_bytes(b'{"journal": 99}\n' + rest)
     assert "has version 99 of the format, and this flowrl reads 1" in refused()
     journal.write_bytes(b"what is this")
@@ -127,6 +142,59 @@ def test_what_cannot_be_followed_is_refused_in_one_line(run, tmp_path):
     assert "is damaged in its part 1" in refused()
     journal.unlink()
     assert "has no journal: a run writes one with --journal (journal=True)" in refused()
+
+
+@pytest.fixture(scope="module")
+def dqn(tmp_path_factory):
+    """A run that depends on nothing but its seed, and has no journal."""
+    path = tmp_path_factory.mktemp("verify") / "run"
+    options = (*QUICK, "--stop-steps", 400, "--set", "report_every=100", "--set", "eval_episodes=2")
+    assert flowrl("run", "dqn", *options, "--out", path, "--quiet").exit_code == 0
+    return path
+
+
+def test_published_numbers_come_out_without_a_journal(dqn, tmp_path):
+    """J4: to the last bit, with this processor and these versions."""
+    done = flowrl("verify", dqn)
+    assert (done.exit_code, "the same, bit for bit, parameters" in done.stdout) == (0, True)
+    shutil.copytree(dqn, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    better = {**json.loads(lines[-1]), "episode_return": 500.0}
+    (tmp_path / "run" / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(better)]) + "\n")
+    done = flowrl("verify", tmp_path / "run")
+    assert done.exit_code == 1
+    assert "episode_return is" in done.stdout
+    assert "and was 500.0" in done.stdout
+
+
+def test_elsewhere_they_come_out_within_a_tolerance(dqn, tmp_path):
+    """J4: what is another there is said, and the last bits do not count."""
+    shutil.copytree(dqn, tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "processor": "an abacus"}))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+
+    def verified(**changed: Any) -> Any:
+        written = [*lines[:-1], json.dumps(last | changed)]
+        (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(written) + "\n")
+        return flowrl("verify", tmp_path / "run")
+
+    done = verified(episode_return=last["episode_return"] * 1.01, loss=0.0)
+    assert done.exit_code == 0
+    assert done.stdout.startswith("processor was an abacus and is ")
+    assert done.stdout.splitlines()[-1] == "the same counters, and returns within 5%"
+    assert "ends with episode_return" in verified(episode_return=last["episode_return"] * 1.2).stdout
+    assert "ends with env_steps" in verified(env_steps=last["env_steps"] + 1).stdout
+
+
+def test_a_run_by_the_clock_is_verified_by_its_journal(run):
+    """J4."""
+    assert flowrl("verify", run).exit_code == 0
+    (run / "journal").unlink()
+    done = flowrl("verify", run)
+    assert done.exit_code == 2
+    assert "has no journal, and without one nothing says which environments answered a step" in done.stderr
 
 
 @pytest.mark.slow
