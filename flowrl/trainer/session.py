@@ -435,10 +435,15 @@ class Session:
         """Write and show where the time goes and what the run waits for, about every second while it goes."""
 
         def look(_: Run) -> float:
-            began, profile = clock(), self._profile()
-            with suppress(OSError):  # a full disk, which ends no training; `finish` complains
-                write_json(self.directory.path / PROFILE, profile.values())
-            display.look(profile)
+            began = clock()
+            try:
+                profile = self._profile()
+                with suppress(OSError):  # a full disk, which ends no training; `finish` complains
+                    write_json(self.directory.path / PROFILE, profile.values())
+                display.look(profile)
+            except Exception as error:  # of an operator that says why it waits, say
+                log.warning("the run is looked at no more: %s: %s", type(error).__name__, error)
+                return math.inf
             return max(LOOK_SECONDS, (clock() - began) / LOOK_SHARE)
 
         run.watch(look)

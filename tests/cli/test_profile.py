@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from flowrl.inspect.profile import Profile
 from flowrl.trainer import session
 from flowrl.trainer.directory import PROFILE, RunDirectory
+from flowrl.trainer.progress import Quiet
 from flowrl.trainer.session import Session
 from tests.cli.parts import TINY, flowrl, results_of
 
@@ -63,6 +65,19 @@ def test_a_disk_that_takes_no_profile_ends_no_run(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(session, "write_json", refuse)
     assert flowrl("run", "tiny.py", "--out", "out", "--set", "n=4").exit_code == 0
     assert len(results_of(folder / "out")) == 4
+
+
+def test_a_look_that_fails_ends_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the last one, and the log says so."""
+
+    def fail(_: Quiet, profile: Profile) -> None:
+        raise ValueError("no words")
+
+    monkeypatch.setattr(Quiet, "look", fail)
+    monkeypatch.setattr(session, "LOOK_SECONDS", 0.0)
+    assert flowrl("run", "tiny.py", "--out", "out", "--quiet").exit_code == 0
+    assert len(results_of(folder / "out")) == 4
+    assert (folder / "out" / "log.txt").read_text().count("looked at no more: ValueError: no words") == 1
 
 
 def test_what_has_no_profile_is_refused(folder: Path) -> None:
