@@ -117,6 +117,7 @@ class Session:
     _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
     _overdue: bool = attrs.field(default=False, init=False)
     _begun: float = attrs.field(default=0.0, init=False)  # when it was last pulled
+    _writer: threading.Thread | None = attrs.field(default=None, init=False)  # of the newest checkpoint
     _profiler: Profiler | None = attrs.field(default=None, init=False)
     _journaled: int = attrs.field(default=0, init=False)  # size of the journal that a resumed run goes on with
     _journal: JournalFile | None = attrs.field(default=None, init=False)
@@ -219,6 +220,7 @@ class Session:
             hard = True
         except Exception as error:
             self.error = error
+            self._await_checkpoint()
             self._keep_batches(error)
             self._keep_item(run, error)
             if self.complain is not None:
@@ -239,12 +241,14 @@ class Session:
             self.directory.log.close()
 
     def _close(self) -> None:
+        self._await_checkpoint()
         self.directory.close()
         if self._journal is not None:
             self._journal.close()
 
     def _finish(self, run: Run, outcome: str) -> str:
         """Write how the run went, and close the directory."""
+        self._await_checkpoint()
         self._complete = True
         watch = run.context.watch
         early = outcome in STOPPED  # the last result is then older than the end
@@ -373,9 +377,13 @@ class Session:
         return f"; {cut} episodes that could not be saved were cut" if cut else ""
 
     def _checkpoint(self, run: Run) -> None:
-        """Save everything. If that fails, the run goes on, and the earlier checkpoints remain."""
+        """Save everything: the state is copied, and written while the run goes on (D12); the first one is waited for.
+
+        If that fails, the run goes on, and the earlier checkpoints remain.
+        """
+        self._await_checkpoint()
         self._whole = True
-        self._due = self._next_due(run)
+        self._due, step = self._next_due(run), self._steps(run)
         try:
             self.directory.flush()
             write_json(self.directory.path / PROFILE, self._profile().values())
@@ -392,9 +400,14 @@ class Session:
             }
             about = {"plan": self.title, "operators": sorted(run.paths.values()), "counters": dict(run.counters)}
             about["policy"] = described(run, self.owner)
-            self._checkpoints.save({**state, "session": session}, about, step=self._steps(run))
+            state["session"] = session
         except Exception as error:
-            log.warning("no checkpoint at %d steps: %s: %s", self._steps(run), type(error).__name__, error)
+            self._without_checkpoint(step, error)
+        else:
+            self._writer = threading.Thread(target=self._write, args=(state, about, step), name="checkpoint")
+            self._writer.start()
+            if self._checkpoints.latest() is None:
+                self._await_checkpoint()
         self._saved = clock()
 
     def _write_journal(self) -> None:
@@ -415,6 +428,22 @@ class Session:
         self.journal.renumber()
         with self.directory.writing():
             return self._journal.end_part(), self.journal.loads
+
+    def _write(self, state: Mapping[str, Any], about: Mapping[str, Any], step: int) -> None:
+        try:
+            self._checkpoints.save(state, about, step=step)
+        except Exception as error:
+            self._without_checkpoint(step, error)
+
+    @staticmethod
+    def _without_checkpoint(step: int, error: Exception) -> None:
+        log.warning("no checkpoint at %d steps: %s: %s", step, type(error).__name__, error)
+
+    def _await_checkpoint(self) -> None:
+        """Wait until the newest checkpoint is on the disk."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
 
     @staticmethod
     def _write_trace(trace: Trace, path: Path) -> None:

@@ -460,6 +460,20 @@ FAULTS = [
         "tests/storage/test_pieces.py::test_a_forged_entry_is_refused_before_memory_is_taken",
     ),
     Fault(
+        "D12",
+        "flowrl/trainer/session.py",
+        "            self._writer.start()\n",
+        "            self._writer.start()\n            self._await_checkpoint()\n",
+        "tests/trainer/test_kept_run.py::test_a_run_goes_on_while_a_checkpoint_is_written",
+    ),
+    Fault(
+        "D12",
+        "flowrl/engine/operator.py",
+        "saved[name] = copy.deepcopy(vars(op)[name])",
+        "saved[name] = vars(op)[name]",
+        "tests/plans/test_every_plan.py::test_the_contract_of_plans",
+    ),
+    Fault(
         "D8",
         "flowrl/storage/checkpoint.py",
         "known = _pieces_of(path if earlier is None else Path(earlier))",
@@ -504,8 +518,8 @@ FAULTS = [
     Fault(
         "S3",
         "flowrl/trainer/session.py",
-        "self._checkpoints.save({**run.state_dict(), ",
-        "self._checkpoints.save({**run.state_dict(), **{'n': run.context.count('saved') or 1}, ",
+        "            state = run.state_dict()\n",
+        "            state = run.state_dict()\n            run.context.count('saved')\n",
         RESUME + "test_checkpoints_are_where_evaluations_are_and_change_nothing",
     ),
     Fault(

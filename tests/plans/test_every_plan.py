@@ -41,9 +41,9 @@ def kinds(names: Iterable[str]) -> set[type]:
 
 @pytest.mark.parametrize("name", first(PLANS, of=FAMILIES, rest="slow"))
 def test_the_contract_of_plans(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D1, D3, D4, D5, D6, P6, Q7, S3: the same seed gives the same run, and another seed another one; resumed from the
-    disk at steps drawn from all of it, before and after learning starts, it ends as if nothing had happened; taps
-    behind every operator, and evaluation, change nothing; global generators are left alone.
+    """D1, D3, D4, D5, D6, D12, P6, Q7, S3: the same seed gives the same run, and another seed another one; resumed
+    from the disk at steps drawn from all of it, before and after learning starts, it ends as if nothing had happened;
+    taps behind every operator, and evaluation, change nothing; global generators are left alone.
     """
     monkeypatch.setattr(os, "fsync", lambda file: None)  # no machine dies here
     before = global_generators()
@@ -57,7 +57,11 @@ def test_the_contract_of_plans(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     plan = plan.for_each(Evaluate(workers, every=2 * SMALL[name]["report_every"], episodes=2, train_ratio=0.0))
     with workers, plan.run(seed=0) as run:
         evaluated = [next(run) for _ in range(RESULTS)]
-        assert same(run.state_dict()["resources"], state["resources"]), "evaluation changes training (S3)"
+        taken = run.state_dict()
+        assert same(taken["resources"], state["resources"]), "evaluation changes training (S3)"
+        kept = copy.deepcopy(taken)
+        next(run)
+        assert same(taken, kept), "the run changes a state that was taken from it (D12)"
     assert sum("eval_return" in result for result in evaluated) > 1
 
 

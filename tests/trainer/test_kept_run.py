@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import flowrl
 from flowrl.errors import CheckpointError, ConfigError
 from flowrl.plans import DQN, PPO
+from flowrl.storage.checkpoint import Checkpoints, load_checkpoint
 from flowrl.testing import same
 from tests.cli import parts
 from tests.plans.small import SMALL as MODELS
@@ -327,6 +329,25 @@ def test_a_killed_run_has_the_policy_of_its_newest_checkpoint(
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(ConfigError, match=r"no policy\.pt .* and no checkpoint to take it from"):
         flowrl.load(run)
+
+
+def test_a_run_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D12: what is written is the state when it was taken, and the run ends with the newest one on the disk."""
+    save, may_write = Checkpoints.save, threading.Event()
+
+    def written_late(checkpoints: Checkpoints, state: Any, about: Any = None, *, step: int) -> Path:
+        assert step < 300 or may_write.wait(60), "the run waits for its checkpoint"
+        return save(checkpoints, state, about, step=step)
+
+    monkeypatch.setattr(Checkpoints, "save", written_late)
+    run, settings = tmp_path / "run", {**SMALL, "eval_every": 0, "checkpoint_every": 300}
+    with DQN("CartPole-v1", settings, out=run) as trainer:
+        steps = [trainer.train()["env_steps"] for _ in range(5)]
+        assert [each.name for each in (run / "checkpoints").iterdir()] == [f"step-{steps[0]:09}"]
+        may_write.set()
+    found = Checkpoints(run / "checkpoints").paths()
+    counted = [load_checkpoint(path, trusted=True)["ledger"]["counters"]["env_steps"] for path in found]
+    assert counted == [steps[0], steps[2], steps[4]]
 
 
 def test_a_run_can_be_killed_from_its_first_result_on(tmp_path: Path) -> None:
