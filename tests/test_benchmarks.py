@@ -65,6 +65,18 @@ def test_what_checks_cost_an_update_is_told_by_learner() -> None:
 
 
 @pytest.mark.slow
+def test_rows_are_as_old_as_the_benchmark_of_their_age_says() -> None:
+    """V4: corrected or not, runs of age 0 are the same."""
+    text = printed("staleness.py", "--lags", "0", "2", "--seeds", "2", "--steps", "3000")
+    rows = re.findall(r"^ +(\d+)  (?:corrected|naive) +([\d.]+) .* (\d+\.\d\d)$", text, re.MULTILINE)
+    assert [age for age, _, _ in rows] == ["0", "0", "2", "2"]
+    assert rows[0] == rows[1]
+    assert rows[2][1] != rows[3][1]
+    assert rows[0][2] == "0.00"
+    assert all(1.5 < float(mean) <= 2 for _, _, mean in rows[2:])
+
+
+@pytest.mark.slow
 def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     """As far as a short budget goes, which nobody is expected to succeed in; a seed that has ended is not run again."""
     options = ("ppo-units", "--keep", str(tmp_path), "--budget")
