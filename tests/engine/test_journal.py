@@ -153,7 +153,7 @@ def test_what_emits_no_item_where_there_was_one_is_named() -> None:
 
 
 def test_entries_are_as_documented() -> None:
-    """J3: numbers of any size, empty answers, digests, and what a worker noted."""
+    """J1, J3: numbers of any size, empty answers, digests, and what a worker noted."""
     worker, noted = Recording("gather/0.0.0"), Recording()
     worker.item("op", 0x1FFFF)
     for _ in range(300):

@@ -160,8 +160,8 @@ FAULTS = [
     Fault(
         "F2",
         "flowrl/engine/gather.py",
-        "if error is None or self._members.is_death(error):",
-        "if error is not None and self._members.is_death(error):",
+        "if died or self._open[request].exception() is None:",
+        "if died:",
         GATHER + "test_answers_in_flight_are_drained_into_the_state",
     ),
     Fault(
@@ -181,8 +181,8 @@ FAULTS = [
     Fault(
         "F17",
         "flowrl/engine/run.py",
-        "        self._busy = True\n        try:\n            while",
-        "        try:\n            while",
+        "        self._busy = True\n        self._entered = clock()\n",
+        "        self._entered = clock()\n",
         RUNS + "test_threads_take_turns_with_a_run_and_never_share_it",
     ),
     Fault(
@@ -350,7 +350,7 @@ FAULTS = [
     Fault(
         "F2",
         "flowrl/engine/gather.py",
-        "return arrival._replace(answer=arrival.answer._replace(item=item.fetch()))",
+        "return arrival._replace(answer=arrival.answer._replace(item=item))",
         "return None",
         GATHER + "test_a_state_holds_the_values_of_items_that_are_elsewhere",
     ),
