@@ -141,7 +141,7 @@ NOUGHTS = f'--set match_making=uniform --set pool_size=1 --set opponents=["rando
 #: Of AlphaZero, whose policies are judged at the end, where they search too.
 SEARCH = f"--set learning_rate_end=0 --set eval_every=0 {NUMPY}"
 #: Connect four has more games than a network sees: the policy that is judged searches four times as long.
-FOUR = f"--envs 128 --set exploring_moves=12 --set replay_ratio=4 --set eval_simulations=200 {SEARCH}"
+FOUR = f"--set exploring_moves=12 --set replay_ratio=16 --set eval_simulations=200 {SEARCH}"
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
@@ -210,7 +210,7 @@ TASKS = {
     "alphazero-noughts-perfect": Task(
         "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
     ),
-    "alphazero-four-one_ply": Task("alphazero", 0.95, 150_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
+    "alphazero-four-one_ply": Task("alphazero", 0.95, 160_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),

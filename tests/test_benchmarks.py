@@ -77,6 +77,15 @@ def test_rows_are_as_old_as_the_benchmark_of_their_age_says() -> None:
 
 
 @pytest.mark.slow
+def test_search_in_many_trees_is_compared_with_a_loop_over_one() -> None:
+    text = printed("search.py", "--trees", "2", "--simulations", "5", "--rounds", "2")
+    for game in ("tic_tac_toe", "connect_four"):
+        assert re.search(
+            rf"^{game} +2 trees +[\d,]+ simulations a second, [\d.]+ times the loop", text, re.MULTILINE
+        ), text
+
+
+@pytest.mark.slow
 def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     """As far as a short budget goes, which nobody is expected to succeed in; a seed that has ended is not run again."""
     options = ("ppo-units", "--keep", str(tmp_path), "--budget")
