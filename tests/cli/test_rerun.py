@@ -18,6 +18,7 @@ from flowrl.trainer.trainer import Trainer
 from tests.cli.parts import SMALL as QUICK
 from tests.cli.parts import flowrl
 from tests.plans.small import SMALL
+from tests.thread_actors import Threads, use_threads
 
 PLANS: dict[str, type[Trainer]] = {"impala": IMPALA, "appo": APPO, "apex_dqn": ApexDQN, "a3c": A3C}
 #: Environments of which some answer a step, each in a process of its own.
@@ -29,13 +30,16 @@ def record(plan: str, out: Path, kill: str = "", workers: int = 0, results: int 
     counters: dict[str, int] = {}
     with PLANS[plan](**{**SMALL[plan], "num_workers": workers, "journal": True, **more}, out=out) as trainer:
         for number in range(400):
-            if number == results // 2 and kill:
+            if number == results // 2 and kill in Threads.living:
+                Threads.living[kill].kill()
+            elif number == results // 2 and kill:
                 (*_, process) = trainer.workers.foreach_worker(lambda _: os.getpid())  # type: ignore[attr-defined]
                 (*_, last) = psutil.Process(process).children() if kill == "environment" else [psutil.Process(process)]
                 last.send_signal(signal.SIGKILL)
             trainer.train()
             counters = trainer.counters
-            noticed = {"worker": "worker_restarts", "environment": "env_faults"}.get(kill)
+            died = {"": None, "environment": "env_faults", "replay 1": "replay_restarts"}
+            noticed = died.get(kill, "worker_restarts")
             if number >= results and (noticed is None or counters.get(noticed)):
                 break
     return counters
@@ -195,6 +199,37 @@ def test_a_run_by_the_clock_is_verified_by_its_journal(run):
     done = flowrl("verify", run)
     assert done.exit_code == 2
     assert "has no journal, and without one nothing says which environments answered a step" in done.stderr
+
+
+#: Who dies in the middle of which plan.
+DEATHS = [(plan, "worker 1") for plan in PLANS] + [("apex_dqn", "replay 1")]
+
+
+def test_a_worker_that_dies_dies_again(tmp_path, monkeypatch):
+    """J1, F10: workers that answer when they are ready, here in threads."""
+    use_threads(monkeypatch)
+    assert record("impala", tmp_path / "run", "worker 1", workers=2)["worker_restarts"] == 1
+    again(tmp_path / "run")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("plan", "who"), DEATHS, ids=[f"{plan} {who}" for plan, who in DEATHS])
+def test_whoever_dies_in_whichever_plan_dies_again(plan, who, seed, tmp_path, monkeypatch):
+    """J1, F10."""
+    use_threads(monkeypatch)
+    assert record(plan, tmp_path / "run", who, workers=2, seed=seed)[
+        "replay_restarts" if who.startswith("replay") else "worker_restarts"
+    ]
+    again(tmp_path / "run")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(10))
+def test_an_environment_that_dies_dies_again(seed, tmp_path):
+    """J1."""
+    assert record("impala", tmp_path / "run", "environment", seed=seed, **ASYNC)["env_faults"] == 1
+    again(tmp_path / "run")
 
 
 @pytest.mark.slow

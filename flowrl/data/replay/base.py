@@ -157,6 +157,10 @@ class Store(abc.ABC):
         It overrides the limiter if the largest batch cannot be drawn, as before the end of the first episode or when
         most rows are used up: otherwise both sides would wait for ever (B8).
         """
+        return self._may_insert(rows)
+
+    def _may_insert(self, rows: int) -> bool:
+        """`can_insert` for who only looks: it takes in no answer of a shard, which would be a decision (J1, E4)."""
         if self.limiter is None or self.limiter.can_insert(self.inserts, self.samples, rows):
             return True
         return not self._can_draw(max(1, self.limiter.sample_batch // self.most_rows(1)))
@@ -191,7 +195,7 @@ class Store(abc.ABC):
 
     def why_insert(self, rows: int) -> str:
         """The reason why `rows` cannot be added now, in one sentence; "" if they can."""
-        if self.limiter is None or self.can_insert(rows):
+        if self.limiter is None or self._may_insert(rows):
             return ""
         return self.limiter.why_insert(self.inserts, self.samples, rows)
 

@@ -184,7 +184,7 @@ class ReplayActors(Store):
     def can_insert(self, rows: int) -> bool:
         """See `Store.can_insert`."""
         self._settle()
-        return super().can_insert(rows)
+        return self._may_insert(rows)
 
     def can_sample(self, batch_size: int) -> bool:
         """See `Store.can_sample`."""
