@@ -57,6 +57,8 @@ class Decisions:
     replays: ClassVar[bool] = False
     #: Of a part of a plan on a worker: which.
     name = ""
+    #: The item that left an operator last, and its digest.
+    newest: tuple[Any, int] = (None, 0)
 
     def opened(self, order: Sequence[str]) -> None:
         """Called when a run opens, with the paths of its operators in the order of the flow of items."""
@@ -284,6 +286,12 @@ class Replay(Decisions):
                     self._parts.setdefault(point, {})[number] = read.rest()
         #: Its decisions and items, without those that workers noted for their answers.
         self.size = self._left = len(self._items) + sum(map(len, self._answers.values()))
+
+    @property
+    def num_items(self) -> int:
+        """Its items, those on workers included."""
+        parts = (Replay(_in_order(noted)) for noted in self._parts.values())
+        return len(self._items) + sum(len(part._items) for part in parts)
 
     def opened(self, order: Sequence[str]) -> None:
         self._order = order

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
 
 #: Most bytes of a column that are looked at: of a larger one, values at equal distances.
-MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 13
 
 
 @operator
@@ -33,7 +34,10 @@ class Noted:
     context: Context = context()
 
     def __call__(self, item: Any) -> Any:
-        self.context.decisions.item(self.path, digest(item, self.clocked))
+        decisions = self.context.decisions
+        if decisions.newest[0] is not item:  # an operator that passes an item on has not changed it
+            decisions.newest = item, digest(item, self.clocked)
+        decisions.item(self.path, decisions.newest[1])
         return item
 
 
@@ -74,23 +78,43 @@ def digest(value: Any, clocked: tuple[str, ...] = (), so_far: int = 0) -> int:
         so_far: The checksum of what is before it.
     """
     kind = type(value)
-    if isinstance(value, Columns):
+    how = _kind(kind)
+    if how == "array":
+        return _of_array(value, so_far)
+    if how == "tensor":
+        small = value.is_floating_point() and value.element_size() < 4
+        return _of_array((value.float() if small else value).numpy(force=True), so_far)
+    if how == "simple":
+        return crc32(repr(value).encode(), so_far)
+    if how == "columns":
         for name, part in value.items():
-            if kind is not dict or not _is_clocked(name, clocked):
+            if kind is not dict or not clocked or not _is_clocked(name, clocked):
                 so_far = digest(part, clocked, crc32(str(name).encode(), so_far))
         return so_far
-    if isinstance(value, Array):
-        return _of_array(value, so_far)
-    if isinstance(value, (list, tuple, deque)):
+    if how == "list":
         for part in value:
             so_far = digest(part, clocked, so_far)
         return crc32(b"%d" % len(value), so_far)
-    if isinstance(value, Remote):
+    if how == "remote":
         return crc32(b"%d %d" % (value.rows, value.nbytes), so_far)
-    if attrs.has(kind):
+    if how == "attrs":
         return digest(attrs.asdict(value, recurse=False), clocked, so_far)
-    simple = isinstance(value, (int, float, complex, str, bytes, type(None)))
-    return crc32((repr(value) if simple else kind.__qualname__).encode(), so_far)
+    return crc32(kind.__qualname__.encode(), so_far)
+
+
+@cache
+def _kind(kind: type) -> str:
+    if issubclass(kind, (int, float, complex, str, bytes, type(None))) and kind.__module__ == "builtins":
+        return "simple"
+    if issubclass(kind, Columns):
+        return "columns"
+    if issubclass(kind, Array):
+        return "tensor" if has_member(kind, "is_floating_point") else "array"
+    if issubclass(kind, (list, tuple, deque)):
+        return "list"
+    if issubclass(kind, Remote):
+        return "remote"
+    return "attrs" if attrs.has(kind) else ""
 
 
 def _is_clocked(name: Any, clocked: tuple[str, ...]) -> bool:
@@ -98,12 +122,9 @@ def _is_clocked(name: Any, clocked: tuple[str, ...]) -> bool:
 
 
 def _of_array(value: Any, so_far: int) -> int:
-    if has_member(type(value), "detach"):  # of torch
-        value = value.detach().cpu()
-        value = (value if value.is_floating_point() is False or value.element_size() > 2 else value.float()).numpy()
-    if value.dtype.kind == "O":
-        return digest(value.tolist(), (), so_far)
-    so_far = crc32(f"{value.dtype}{value.shape}".encode(), so_far)
+    """The checksum of its bytes; of a large one's values at equal distances."""
     if value.nbytes > MOST_BYTES:
         value = value.reshape(-1)[:: -(-value.nbytes // MOST_BYTES)]
+    if value.dtype.kind == "O":
+        return digest(value.tolist(), (), so_far)
     return crc32(value.tobytes(), so_far)
