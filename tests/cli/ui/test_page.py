@@ -60,6 +60,8 @@ def browser() -> Iterator[Any]:
 
     found = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
     with sync_playwright() as playwright:
+        if found is None and not Path(playwright.chromium.executable_path).exists():
+            pytest.skip("there is no Chromium; install one, or: playwright install chromium")
         made = playwright.chromium.launch(executable_path=found)
         yield made
         made.close()
