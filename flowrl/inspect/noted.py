@@ -77,7 +77,7 @@ def digest(value: Any, clocked: tuple[str, ...] = (), so_far: int = 0) -> int:
         clocked: Keys of dicts to leave out, since a clock has told their values; or what they begin with, "timers/".
         so_far: The checksum of what is before it.
     """
-    kind = type(value)
+    kind: Any = type(value)
     how = _kind(kind)
     if how == "array":
         return _of_array(value, so_far)
