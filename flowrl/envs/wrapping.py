@@ -17,7 +17,7 @@ from flowrl.envs.games.hierarchy import hierarchy
 from flowrl.envs.games.join_agents import JoinAgents
 from flowrl.envs.games.seat_infos import SeatInfoColumns
 from flowrl.envs.games.seats import SeatsEnv
-from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, GlobalState, PadSpaces
+from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, FiniteHorizon, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.envs.spec import import_module, name_of
@@ -30,6 +30,7 @@ Wrap = Callable[[Any], Any]
 _OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "ActionMask": (ActionMask, VectorActionMask),
     "AgentId": (AgentId, AgentId),
+    "FiniteHorizon": (FiniteHorizon, FiniteHorizon),
     "GlobalState": (GlobalState, GlobalState),
     "Hierarchy": (hierarchy, hierarchy),
     "InfoColumns": (InfoColumns, VectorInfoColumns),
@@ -52,8 +53,8 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
     A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask`, `InfoColumns` and `Hierarchy`, of games
-    `AgentId`, `GlobalState`, `JoinAgents` and `PadSpaces`, or `module:Wrapper`; arguments follow as in a call, as
-    Python literals. A callable is returned unchanged.
+    `AgentId`, `FiniteHorizon`, `GlobalState`, `JoinAgents` and `PadSpaces`, or `module:Wrapper`; arguments follow as in
+    a call, as Python literals. A callable is returned unchanged.
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 

@@ -45,6 +45,32 @@ class BaseGameWrapper(Game):
         self.game.close()
 
 
+class FiniteHorizon(BaseGameWrapper):
+    """A game whose time limit is its end: who would be truncated is terminated, so nothing is bootstrapped there.
+
+    Values are then those of the steps that are played. Without it they are those of a game that would go on, in states
+    that no step begins in, such as those farthest away; learners from replay may make up values there that grow
+    without bound. An agent that must know how much time is left has to observe it.
+
+    Source: Pardo et al. 2018, "Time Limits in Reinforcement Learning", section 3, without the observation of time.
+    """
+
+    def __init__(self, game: Game) -> None:
+        super().__init__(game)
+        self.observation_spaces = game.observation_spaces
+
+    def reset(self, seed: int) -> Mapping[str, Any]:
+        """See `Game.reset`."""
+        return self.game.reset(seed)
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        """See `Game.step`."""
+        turn = self.game.step(actions)
+        if not isinstance(turn, Turn) or not turn.truncated:
+            return turn
+        return turn._replace(terminated=(*turn.terminated, *turn.truncated), truncated=())
+
+
 class GameWrapper(BaseGameWrapper):
     """Base of games whose agents observe something else than in the game inside; see `space_of` and `observed`."""
 

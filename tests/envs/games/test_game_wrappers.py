@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.envs import make_env
-from flowrl.envs.games import AgentId, Game, GlobalState, PadSpaces, Turn, make
+from flowrl.envs.games import AgentId, FiniteHorizon, Game, GlobalState, PadSpaces, Turn, make
 from flowrl.envs.masks import valid_sample
 from flowrl.envs.wrappers import pack, unpack
 from flowrl.errors import ConfigError, SchemaError
@@ -46,6 +46,23 @@ class Masked(Game):
     def _seen(self) -> dict[str, Any]:
         seen = {"sum": sum(self.did), "action_mask": np.ones(2, np.int8)}
         return dict.fromkeys(("a", "b", *["c"] * self.stranger), seen)
+
+
+class Timed(Masked):
+    """In a step in which both act, `a` ends and `b` has no time left."""
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        turn = super().step(actions)
+        return turn._replace(truncated=("b",), terminated=("a",)) if turn.terminated else turn
+
+
+def test_a_time_limit_is_the_end_of_a_game_with_a_finite_horizon() -> None:
+    """T6: nothing is bootstrapped after who was truncated; before, the game is as it was."""
+    game = FiniteHorizon(Timed())
+    assert [*game.reset(0)] == ["a", "b"]
+    assert game.observation_spaces == Timed.observation_spaces
+    assert game.step({"a": 1, "b": 0})[2:4] == ((), ())
+    assert game.step({"a": 1, "b": 1})[2:4] == (("a", "b"), ())
 
 
 def test_each_agent_learns_its_number_and_learners_the_state() -> None:
