@@ -169,6 +169,11 @@ def test_published_numbers_come_out_without_a_journal(dqn, tmp_path):
     assert done.exit_code == 1
     assert "episode_return is" in done.stdout
     assert "and was 500.0" in done.stdout
+    (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    summary = json.loads((dqn / "summary.json").read_text())
+    (tmp_path / "run" / "summary.json").write_text(json.dumps({**summary, "parameters": "another"}))
+    done = flowrl("verify", tmp_path / "run")
+    assert (done.exit_code, "and they were another" in done.stdout) == (1, True)
 
 
 def test_elsewhere_they_come_out_within_a_tolerance(dqn, tmp_path):

@@ -62,4 +62,25 @@ FAULTS = [
         "except UnicodeDecodeError:",
         ENGINE + "test_a_journal_that_was_cut_off_is_followed_up_to_its_last_whole_entry",
     ),
+    Fault(
+        "J4",
+        "flowrl/cli/rerun.py",
+        "if then != now and not self.tolerance:",
+        "if False:",
+        RERUN + "test_published_numbers_come_out_without_a_journal",
+    ),
+    Fault(
+        "J4",
+        "flowrl/cli/rerun.py",
+        "        if then is not None and then != now:\n",
+        "        if False:\n",
+        RERUN + "test_published_numbers_come_out_without_a_journal",
+    ),
+    Fault(
+        "J4",
+        "flowrl/cli/rerun.py",
+        "share = self.tolerance if by_return else 0.0",
+        "share = 1.0",
+        RERUN + "test_elsewhere_they_come_out_within_a_tolerance",
+    ),
 ]
