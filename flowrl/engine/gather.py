@@ -443,9 +443,9 @@ class GatherAsync(Gather):
     in_flight: int = 1
     max_weight_lag: int | None = None
     pace: tuple[int, int] = (1, 1)
-    emitted: int = state(default=0)
+    emitted: int = state(default=0, added=True)
     #: A place in the stream, and the version of the weights that trains on the item there.
-    origin: tuple[int, int] | None = state(default=None)
+    origin: tuple[int, int] | None = state(default=None, added=True)
 
     def schema(self, given: Schema) -> Schema:
         return given if given == UNKNOWN else attrs.evolve(given, in_turn=_count(self.workers))

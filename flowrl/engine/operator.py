@@ -28,7 +28,7 @@ from flowrl.saved import Saved, annotations_of, fits, words
 
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_ROLE, _CHECK = "flowrl.role", "flowrl.check"
+_ROLE, _CHECK, _ADDED = "flowrl.role", "flowrl.check", "flowrl.added"
 
 #: The operator classes that declare `provides`; errors suggest them as remedies.
 PROVIDERS: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -39,6 +39,7 @@ def state(
     default: Any = attrs.NOTHING,
     factory: Any = None,
     check: Callable[[Any, Any], str] | None = None,
+    added: bool = False,
     init: Literal[False] = False,
 ) -> Any:
     """A field that changes while the operator works; checkpoints save it.
@@ -47,8 +48,9 @@ def state(
 
     Args:
         check: Called with the operator and a saved value of that type: what was expected instead, "" if it fits.
+        added: Whether older versions of the operator had no such field; what they saved leaves it as it begins.
     """
-    metadata = {_ROLE: "state", _CHECK: check}
+    metadata = {_ROLE: "state", _CHECK: check, _ADDED: added}
     return attrs.field(default=default, factory=factory, init=init, repr=False, metadata=metadata)
 
 
@@ -147,6 +149,11 @@ def configuration(op: Any) -> dict[str, Any]:
 def state_fields(op: Any) -> list[str]:
     """The names of an operator's state fields."""
     return _fields(op, "state")
+
+
+def added_fields(op: Any) -> list[str]:
+    """Those of them that older versions did not have."""
+    return [name for name in state_fields(op) if attrs.fields_dict(type(op))[name].metadata[_ADDED]]
 
 
 def check_operator_state(op: Any, saved: Saved) -> None:

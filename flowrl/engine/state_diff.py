@@ -9,7 +9,7 @@ import attrs
 
 from flowrl.engine.context import Metrics
 from flowrl.engine.gather import Gather
-from flowrl.engine.operator import check_operator_state, state_fields
+from flowrl.engine.operator import added_fields, check_operator_state, state_fields
 from flowrl.engine.seeds import SeedTree
 from flowrl.saved import Saved
 
@@ -90,7 +90,7 @@ def compare(
     theirs = {path: {key for key in entry if not key.startswith("@")} for path, entry in saved.items()}
     other = {}
     for path in fields.keys() & theirs.keys():
-        if fields[path] != theirs[path]:
+        if fields[path] - theirs[path] - set(added_fields(operators[path])) or theirs[path] - fields[path]:
             here, there = (", ".join(sorted(names)) or "nothing" for names in (fields[path], theirs[path]))
             other[path] = f"{path} keeps {here}, in it {there}"
     for gather in gathers:

@@ -87,6 +87,7 @@ def test_it_stops_where_it_is_told_to(run):
 
 def test_it_stops_at_an_operator_of_a_worker_at_the_prompt(run, monkeypatch):
     """Workers, too, are in this process."""
+    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)  # which Ray sets
     done = flowrl("rerun", run, "--break", "Rollouts", "--to", "Rollouts:4")
     assert "(flowrl)" in done.stdout
     assert "Rollouts  item 4" in done.stdout

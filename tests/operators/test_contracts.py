@@ -28,7 +28,7 @@ from flowrl.operators.contracts import (
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet
-from tests.plans.fingerprints import digest
+from flowrl.storage.fingerprint import fingerprint
 from tests.plans.small import SMALL, final, first, make, weights
 
 NAN = float("nan")
@@ -210,8 +210,8 @@ def test_the_plans_break_no_contract_and_learn_the_same(name: str) -> None:
     """Y2, D4: whatever flowrl emits passes, and the results are those without contracts."""
     results, state = final(name, 4, edit=strict)
     checked, with_checks = final(name, 4, edit=lambda plan: with_contracts(strict(plan)))
-    assert digest(checked) == digest(results)
-    assert digest(weights(with_checks)) == digest(weights(state))
+    assert fingerprint(checked) == fingerprint(results)
+    assert fingerprint(weights(with_checks)) == fingerprint(weights(state))
 
 
 def edges(name: str) -> Iterator[tuple[str, str]]:
