@@ -460,6 +460,13 @@ FAULTS = [
         "tests/storage/test_pieces.py::test_a_forged_entry_is_refused_before_memory_is_taken",
     ),
     Fault(
+        "D5",
+        "flowrl/engine/gather.py",
+        "    emitted: int = state(default=0, added=True)",
+        "    emitted: int = state(default=0)",
+        "tests/storage/test_written_before.py::test_a_run_goes_on_from_an_old_checkpoint",
+    ),
+    Fault(
         "D12",
         "flowrl/trainer/session.py",
         "            self._writer.start()\n",
