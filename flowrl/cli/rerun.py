@@ -94,7 +94,7 @@ class Again:
         stopped: Where it was told to stop, in words.
         parameters: The hashes of the parameters at the end, published and now; None where there is none.
         tolerance: 0: all must be the same to the last bit. Else the counters of the last result must be, and its
-            returns, and the best one, may differ by this share of the published ones, or by so much below 1.
+            returns may differ by this share of the published ones, or by so much below 1.
         others: In words, the versions and the processor that the run had, where these are others here.
     """
 
