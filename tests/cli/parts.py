@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
+from flowrl.cli.ui.server import Server
 from tests.plans.small import without_clock
 
 DEADLINE = 120
@@ -82,6 +86,17 @@ def flowrl(*arguments: Any) -> Result:
     from flowrl.cli.main import cli
 
     return CliRunner(catch_exceptions=False).invoke(cli, [str(argument) for argument in arguments])
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Server]:
+    """The page of `flowrl ui` on the runs in a folder."""
+    with Server([folder], 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 def results_of(run: Path) -> list[dict[str, Any]]:

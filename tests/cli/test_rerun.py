@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from flowrl.cli.rerun import Again
+from flowrl.cli.rerun import Again, by_clock
 from flowrl.plans import A3C, APPO, IMPALA, ApexDQN
+from flowrl.trainer.config import build_config
+from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.trainer import Trainer
 from tests.cli.parts import SMALL as QUICK
 from tests.cli.parts import flowrl
@@ -205,6 +207,19 @@ def test_a_run_by_the_clock_is_verified_by_its_journal(run):
     done = flowrl("verify", run)
     assert done.exit_code == 2
     assert "has no journal, and without one nothing says which environments answered a step" in done.stderr
+
+
+def test_what_a_run_decides_by_the_clock_is_told():
+    """J4: which is why it cannot be verified without a journal."""
+    for name, settings, words in (
+        ("impala", {"num_workers": 2}, "in which order ParallelRollouts took what 2 workers sent"),
+        ("impala", {"num_learners": 1}, "when train was done"),
+        ("dqn", {"env_manager": "async"}, "which environments answered a step"),
+        ("impala", {}, ""),
+    ):
+        plan_file = load_plan_file(name)
+        config = build_config(plan_file.Config, {**SMALL[name], **settings})
+        assert by_clock(plan_file.build(config)[1], config) == words
 
 
 #: Who dies in the middle of which plan.

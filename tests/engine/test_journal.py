@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrl import Plan, context, from_items, from_workers, operator, state
@@ -16,6 +17,7 @@ from flowrl.engine.journal import ANSWER, ITEM, PART, Departed, JournalEnds, Rec
 from flowrl.engine.subplan import SubplanWorker
 from flowrl.engine.workers import InlineWorker
 from flowrl.errors import PlanError, WorkerDied
+from flowrl.inspect.noted import digest
 from flowrl.testing import ManualWorkers
 
 ITEMS = 60
@@ -150,6 +152,16 @@ def test_what_emits_no_item_where_there_was_one_is_named() -> None:
         replay(noted, 2, size=3)
     with pytest.raises(Departed, match="at batch: emits item 1, and the journal has none there"):
         replay(noted, 2, size=1)
+
+
+def test_a_digest_is_of_all_that_an_item_says_but_times() -> None:
+    """J2: also of an array so large that only values at equal distances are looked at."""
+    large = np.zeros(100_000)
+    item = {"large": large, "rows": [np.arange(3)], "seconds": 1.0}
+    said = digest(item, ("seconds",))
+    assert digest({**item, "seconds": 2.0}, ("seconds",)) == said
+    others = ({"large": large + 1}, {"large": large.astype(np.float32)}, {"rows": [np.arange(4)]}, {"rows": []})
+    assert said not in [digest({**item, **other}, ("seconds",)) for other in others]
 
 
 def test_entries_are_as_documented() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowrl.cli.ui.server import Server
-from tests.cli.parts import SMALL, flowrl
+from tests.cli.parts import SMALL, flowrl, served
 
 pytestmark = pytest.mark.needs("playwright")
 
@@ -45,12 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    with Server([folder], 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with served(folder) as server:
         yield f"http://localhost:{server.server_port}/"
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(scope="module")

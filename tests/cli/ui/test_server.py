@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from flowrl.cli.ui.server import PAGE, Server
-from tests.cli.parts import TINY, flowrl
+from tests.cli.parts import TINY, flowrl, served
 
 FILM = bytes(range(200))
 #: A name that would be a script, if the page made markup of it.
@@ -36,12 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    with Server([folder], 0) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
+    with served(folder) as server:
+        yield server
 
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
