@@ -83,4 +83,11 @@ FAULTS = [
         "share = 1.0",
         RERUN + "test_elsewhere_they_come_out_within_a_tolerance",
     ),
+    Fault(
+        "J3",
+        "flowrl/storage/journal.py",
+        "                self._file.truncate(size)\n",
+        "",
+        "tests/storage/test_journal_file.py::test_what_was_written_can_be_read_after_a_kill",
+    ),
 ]

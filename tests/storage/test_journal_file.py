@@ -66,8 +66,9 @@ def test_what_was_written_can_be_read_after_a_kill(tmp_path):
     file.write(b"one ")
     size = file.end_part()
     file.write(b"two ")
-    killed = (tmp_path / "journal").read_bytes()
     assert StoredJournal.read(tmp_path / "journal").parts == [b"one ", b"two "]
+    file.write(bytes(range(256)))  # more than the resumed run will write
+    killed = (tmp_path / "journal").read_bytes()
     file.close()
     (tmp_path / "journal").write_bytes(killed)
     resumed = JournalFile(tmp_path / "journal", {}, size)
