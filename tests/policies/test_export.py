@@ -29,6 +29,7 @@ from flowrl.policies import (
     eps_greedy_sample,
     policy_from,
 )
+from flowrl.policies.alphazero import AlphaZeroPolicy
 from flowrl.policies.heads import CategoricalHead, QuantileHead
 from tests.plans.small import SMALL, make
 
@@ -152,12 +153,15 @@ def test_an_onnx_program_gives_the_actions_of_the_eval_mode(
 @pytest.mark.filterwarnings("ignore")  # of the exporter's own parts
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_the_policies_of_the_plans_are_onnx_programs(name: str, tmp_path: Path) -> None:
-    """But for those with a memory."""
+    """But for those with a memory, and those that search."""
     workers, _ = make(name)
     with workers:
         for policy in (each for each in workers.resources if isinstance(each, Policy)):
             if hasattr(policy.eval_mode, "initial_state"):
                 with pytest.raises(ConfigError, match="it is recurrent"):
+                    policy.export(tmp_path / "policy.onnx")
+            elif isinstance(policy, AlphaZeroPolicy):
+                with pytest.raises(ConfigError, match="its eval mode, Searching, has no method in_torch"):
                     policy.export(tmp_path / "policy.onnx")
             else:
                 check_onnx(policy, tmp_path)
