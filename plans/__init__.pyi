@@ -354,6 +354,7 @@ class _BC(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     normalize_obs: bool
+    prefetch: int
     report_every: int
 
 class BC(_bc.BC):
@@ -432,6 +433,7 @@ class _CQL(_Settings, total=False):
     learn_temperature: bool
     learning_rate: float | str | list[list[float]]
     normalize_obs: bool
+    prefetch: int
     report_every: int
     target_entropy: float | None
     target_every: int
@@ -967,6 +969,7 @@ class _IQL(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     max_weight: float
     normalize_obs: bool
+    prefetch: int
     report_every: int
     target_every: int
     tau: float
@@ -1095,6 +1098,7 @@ class _MARWIL(_Settings, total=False):
     max_weight: float
     norm_rate: float
     normalize_obs: bool
+    prefetch: int
     report_every: int
     value_coef: float
 

@@ -130,6 +130,11 @@ class Gather(Stage):
         self._stragglers.expect(self._num_joined)
         self._expect(added)
 
+    @property
+    def part(self) -> list[str]:
+        """Paths of the operators that run on the workers, the source first."""
+        return self._members.paths
+
     # -- decisions of the subclass
 
     def _expect(self, added: range) -> None:

@@ -116,6 +116,11 @@ def _learner(node: Plan) -> Any:
     return node if node.on is None else WorkersContract(node.on).policy
 
 
+def learns(plan: Plan) -> bool:
+    """Whether a plan has an operator that trains."""
+    return any(_learner(node) is not None for node in graph(plan))
+
+
 def _distinct(paths: Sequence[str]) -> list[str]:
     """The shortest beginnings that differ, without the parts that all share.
 

@@ -59,7 +59,7 @@ class Account:
     waits: dict[str, float] = attrs.field(factory=dict)
     stage: str = ""
     by: str = ""
-    calls: int = 0
+    calls: float = 0
     trips: float = 0.0
     nbytes: int = 0
     where: tuple[str, int, int] = ("", 0, 0)
@@ -121,7 +121,7 @@ class Ledger:
     Attributes:
         counters: The run's counters.
         stages: For each source, and each operator that another thread or process works for, what bounds its pace: its
-            `kind`, `in_flight` and number of `workers`.
+            `kind`, `in_flight` and number of `workers`, and the `part` of the plan that these run.
         stores: The kind of the store that an operator puts items into or takes them from, by path: what may block it.
         fill: What such a store holds, or what an operator has ready or in flight, and the most it may, by path.
     """
@@ -328,6 +328,7 @@ def _pace(stage: Stage) -> tuple[str, dict[str, Any]] | None:
         about = {"kind": "gather_sync", "in_flight": 1, "workers": workers}
         if isinstance(stage, GatherAsync):
             about |= {"kind": "gather_async", "in_flight": stage.in_flight}
+        about["part"] = stage.part
     elif isinstance(stage, Call):
         about = {"kind": "call", "in_flight": stage.in_flight, "workers": 1}
     elif isinstance(stage, Prefetch) and stage.thread:

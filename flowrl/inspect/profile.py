@@ -15,12 +15,13 @@ Network Models, 1978). A what-if is the ratio of two such times, so what the mod
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 
-from flowrl.engine.ledger import FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account, Ledger
+from flowrl.engine.ledger import DRIVER, FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account, Ledger
 from flowrl.errors import ConfigError
 
 #: The layout of a profile in a file.
@@ -173,6 +174,53 @@ class Profile:
                 yield path, self._async(path, about, change)
         for path in self._sources():
             yield path, self.seconds  # the pace of others
+
+    def resized(self, path: str, workers: int, in_flight: int | None = None, way: float = 0.0) -> Profile:
+        """The same work behind a gather with other workers, each of which has a core: 0 are in the reader's thread.
+
+        Args:
+            path: The gather.
+            workers: Processes that share its part of the plan evenly.
+            in_flight: Requests to each; None: as it is.
+            way: Seconds of a request beside work, if none was measured.
+        """
+        about, old, seconds = dict(self.ledger.stages[path]), self._of(path), self.seconds
+        reader = old[0].by if old else self._reader(path).name
+        kept = {each.name: copy.deepcopy(each) for each in self.ledger.accounts if each not in old}
+        mine, busy = kept[reader], dict[str, float]()
+        if old:
+            for each in old:
+                for operator, spent in [*each.busy.items(), (ENGINE, each.engine)]:
+                    busy[operator] = busy.get(operator, 0.0) + spent * seconds / max(each.wall, 1e-9)
+            calls = sum(each.calls * seconds / max(each.wall, 1e-9) for each in old)
+            way = sum(self._way(each, about["in_flight"]) for each in old) / len(old)
+            mine.wall -= mine.waits.pop(path, 0.0)
+        else:
+            busy = {each: mine.busy.pop(each) for each in about["part"] if each in mine.busy}
+            calls = mine.items.get(path, 0)
+            mine.wall -= sum(busy.values())
+        total, about["workers"] = sum(busy.values()), workers
+        about["in_flight"] = flight = about["in_flight"] if in_flight is None else in_flight
+        if workers == 0:
+            mine.add({each: spent for each, spent in busy.items() if each != ENGINE})
+            mine.wall += total
+        elif about["kind"] == "gather_sync":
+            waited = (total + way * calls) / workers
+            mine.add(waits={path: waited})
+            mine.wall += waited
+        wall, made = kept[DRIVER].wall, list[Account]()
+        for number in range(workers):
+            each = Account(f"worker {number} of {path}", "worker", wall, stage=path, by=reader)
+            each.busy = {operator: spent / workers for operator, spent in busy.items() if operator != ENGINE}
+            each.calls, each.waits = calls / workers, {NO_REQUEST: wall - total / workers}
+            each.trips = each.worked * (1 + (flight - 1) * min(1.0, each.worked / wall)) + way * each.calls
+            made.append(each)
+        stages = {**self.ledger.stages, path: about}
+        return attrs.evolve(self, ledger=attrs.evolve(self.ledger, accounts=[*kept.values(), *made], stages=stages))
+
+    def _reader(self, path: str) -> Account:
+        """The account of the thread that pulls an operator."""
+        return next((each for each in self.ledger.accounts if path in each.items), self.ledger.driver)
 
     def _serial(self, account: Account, change: Change) -> float:
         """Seconds of a thread's work and of the waits that it cannot overlap with."""

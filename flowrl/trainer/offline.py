@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
+from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, DatasetError
 from flowrl.policies.devices import torch_threads
-from flowrl.settings import at_least_one, positive, setting
+from flowrl.settings import at_least_one, not_negative, positive, setting
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.trainer import Trainer
@@ -39,6 +40,15 @@ class OfflineConfig(Configuration):
     batch_size: int = positive(256, "rows per update")
     normalize_obs: bool = setting(False, "normalize observations to mean 0, deviation 1, by the dataset's statistics")
     report_every: int = positive(500, "updates between results")
+    prefetch: int = not_negative(
+        0, "batches that a thread reads ahead of learning, with the same results; 0: no thread"
+    )
+
+    def edit(self, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`. What is read depends on nothing that is learned, so a thread changes no result (E8)."""
+        if self.prefetch:
+            plan = plan.rewire("TrainOneStep", lambda rows: rows.prefetch(self.prefetch, thread=True))
+        return plan
 
     @property
     def source(self) -> Dataset | MinariEpisodes:

@@ -22,6 +22,7 @@ ALIKE = "tests/learners/test_all_reduce.py::"
 LEARNERS = "tests/learners/test_learners.py::"
 
 LEDGER = "tests/engine/test_ledger.py::"
+AUTOTUNE = "tests/cli/test_autotune.py::"
 
 FAULTS = [
     Fault(
@@ -100,6 +101,27 @@ FAULTS = [
         "if file.is_file() and file.resolve().is_relative_to(root):",
         "if file.is_file():",
         "tests/cli/ui/test_run_view.py::test_films_are_found_and_links_to_what_is_elsewhere_are_not",
+    ),
+    Fault(
+        "E8",
+        "flowrl/cli/autotune.py",
+        'changes = ["which environments act together, and their random streams"] if parts != groups else []',
+        "changes = list[str]()",
+        AUTOTUNE + "test_what_is_chosen_by_default_leaves_parameters_equal",
+    ),
+    Fault(
+        "E8",
+        "flowrl/cli/autotune.py",
+        "if number != point[i] and (self.allow_inexact or not option.changes):",
+        "if number != point[i]:",
+        AUTOTUNE + "test_the_fastest_neighbor_is_chosen_again_and_again",
+    ),
+    Fault(
+        "E8",
+        "flowrl/cli/autotune.py",
+        "len(known) > 1:",
+        "False:",
+        AUTOTUNE + "test_what_cannot_run_or_learns_otherwise_is_left_out",
     ),
     Fault(
         "D6",

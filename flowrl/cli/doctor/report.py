@@ -79,45 +79,67 @@ class Suggestion:
     expected: dict[str, float]
 
 
-def suggest(times: Times, num_envs: int, cores: int, native: Times | None = None) -> Suggestion:
-    """The simplest manager that is nearly as fast as the fastest.
+def step_seconds(times: Times, num_envs: int, cores: int, kind: str, each: int = 1) -> float:
+    """Expected seconds of one step of `num_envs` environments, without a policy.
 
     Args:
         times: Times of a single environment.
         num_envs: Number of environments that step together.
         cores: Cores for this process and others.
+        kind: The manager, but "vector".
+        each: Environments per process, of "subprocess".
+    """
+    work = times.mean * (1 - times.waiting)
+    if kind == "subprocess":
+        processes = math.ceil(num_envs / each)
+        return max(times.slowest(processes, each), num_envs * work / cores) + processes * PROCESS
+    if kind == "thread":
+        return max(times.slowest(num_envs), num_envs * work) + num_envs * THREAD
+    if kind == "async":
+        return num_envs / min(num_envs / (times.mean + ANSWER), cores / (work + ANSWER), 1 / ANSWER)
+    return num_envs * (times.mean + IN_PROCESS)
+
+
+def suggest(times: Times, num_envs: int, cores: int, native: Times | None = None) -> Suggestion:
+    """The simplest manager that is nearly as fast as the fastest.
+
+    Args:
+        times, num_envs, cores: See `step_seconds`.
         native: Times of the environment's own vectorized implementation, if it has one.
     """
-    mean, work, slowest = times.mean, times.mean * (1 - times.waiting), times.slowest(num_envs)
+    mean, slowest = times.mean, times.slowest(num_envs)
     takes, waits = f"a step takes {_ms(mean)}", times.waiting > WAITS
+
+    def rate(kind: str, each: int = 1) -> float:
+        return num_envs / step_seconds(times, num_envs, cores, kind, each)
+
     # Per manager, the simplest first: steps per second, the reason, its arguments.
     reason = f"{takes}, and waking a process about {_ms(PROCESS)}: nothing is gained"
-    ways: dict[str, tuple[float, str, dict[str, Any]]] = {"local": (1 / (mean + IN_PROCESS), reason, {})}
+    ways: dict[str, tuple[float, str, dict[str, Any]]] = {"local": (rate("local"), reason, {})}
     if native is not None:
         seconds = native.mean
         reason = f"its own vectorized implementation steps {native.num_envs} in {_ms(seconds)}"
         ways["vector"] = native.num_envs / seconds, reason, {}
     for size in (math.ceil(num_envs / min(cores, num_envs)), 1):
         processes = math.ceil(num_envs / size)
-        seconds = max(times.slowest(processes, size), num_envs * work / cores) + processes * PROCESS
-        if "subprocess" not in ways or num_envs / seconds > ways["subprocess"][0]:
+        if "subprocess" not in ways or rate("subprocess", size) > ways["subprocess"][0]:
             how = "wait at the same time" if waits else f"share the work on {cores} cores"
             reason = f"{takes}: {processes} processes {how}"
-            ways["subprocess"] = num_envs / seconds, reason, {"envs_per_process": size}
+            ways["subprocess"] = rate("subprocess", size), reason, {"envs_per_process": size}
     if waits:
         reason = f"it waits {100 * times.waiting:.0f} % of its time, and threads wait at the same time"
-        ways["thread"] = num_envs / (max(slowest, num_envs * work) + num_envs * THREAD), reason, {}
+        ways["thread"] = rate("thread"), reason, {}
     reason = (
         f"the slowest of {num_envs} steps takes {_ms(slowest)}, {slowest / mean:.1f} times the mean, and the others "
         "do not wait for it; the order of the collected steps then depends on timing"
     )
-    ways["async"] = min(num_envs / (mean + ANSWER), cores / (work + ANSWER), 1 / ANSWER), reason, {}
+    ways["async"] = rate("async"), reason, {}
     best = "local"
-    for kind, (rate, *_) in ways.items():
-        if rate > WORTH * ways[best][0]:
+    for kind, (steps, *_) in ways.items():
+        if steps > WORTH * ways[best][0]:
             best = kind
     _, reason, args = ways[best]
-    return Suggestion(best, args, reason, {kind: rate for kind, (rate, *_) in ways.items()})
+    return Suggestion(best, args, reason, {kind: steps for kind, (steps, *_) in ways.items()})
 
 
 @attrs.frozen
