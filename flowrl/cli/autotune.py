@@ -44,6 +44,8 @@ from flowrl.trainer.plan_file import PlanFile
 MOST_SECONDS, TURN, PROBE = 60.0, 0.5, 2.0
 #: Turns of two runs that are compared, and after how many a clear answer ends it; the ratio that is clear.
 TURNS, EARLY, CLEAR = 9, 3, 1.3
+#: Share of all seconds after which a comparison has taken long enough.
+LONG = 0.12
 #: Gain below which the settings that are there, or the simpler ones, stay.
 WORTH = 1.05
 #: Gain that the model must foresee for a neighbor to be tried: it may be wrong.
@@ -281,9 +283,10 @@ class Search:
 
     def run(self) -> None:
         """Search. Raises: FlowError: the given settings themselves cannot be run in this time."""
-        self._began, current = clock(), ExitStack()
+        current = ExitStack()
         try:
             trial = current.enter_context(Trial(self.plan_file, self.config))
+            self._began = clock()  # building the first plan imports what it needs
             self.knobs = knobs(self.config, trial.plan)
             self.best = tuple(knob.given for knob in self.knobs)
             trial.warm_up(self._left())
@@ -372,7 +375,8 @@ class Search:
                 turns[each].append(each.turn())
             ratios = [mine.pace / max(other.pace, 1e-9) for mine, other in zip(turns[tried], turns[trial])]
             clear = min(ratios) > CLEAR or max(ratios) < 1 / CLEAR
-            if (clear and len(ratios) >= EARLY) or self._left() < 0:
+            long = total(turns[trial]).seconds + total(turns[tried]).seconds > self.seconds * LONG
+            if ((clear or long) and len(ratios) >= EARLY) or self._left() < 0:
                 break
         ratio = total(turns[tried]).pace / total(turns[trial]).pace
         row.measured = ratio * (self.rows[self.best].measured or 1.0)
