@@ -23,11 +23,17 @@ class Loops(NamedTuple):
 
 @functools.cache
 def compiled() -> Loops:
-    """The loops as machine code, compiled at their first call in a process."""
+    """The loops as machine code, compiled at their first call.
+
+    It is kept for other processes beside this file, or in the user's folder of caches.
+    """
     import numba
 
     compile_: Any = numba.njit  # numba has partial types
-    return Loops(compile_(climb), compile_(descend))
+    try:
+        return Loops(compile_(climb, cache=True), compile_(descend, cache=True))
+    except RuntimeError:  # nothing can be written in either place
+        return Loops(compile_(climb), compile_(descend))
 
 
 def climb(levels: tuple[Array, ...], top: Array, slots: Array) -> None:

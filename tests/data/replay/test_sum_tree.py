@@ -140,3 +140,17 @@ def test_it_is_compiled_where_it_can_be_and_says_so(monkeypatch):
     assert repr(SumTree(5)) == "SumTree(capacity=5, compiled=False)"
     with pytest.raises(ValueError, match=r"needs numba .*: pip install numba"):
         SumTree(5, compiled=True)
+
+
+def test_what_was_compiled_is_kept_for_other_processes(monkeypatch):
+    """Each would wait for seconds; where no folder can be written, it does."""
+    make = sum_tree_loops.compiled.__wrapped__
+    for _ in range(2):
+        loops = make()  # as a new process has them
+        monkeypatch.setattr(sum_tree_loops, "compiled", lambda loops=loops: loops)
+        tree = SumTree(30, compiled=True)
+        tree[np.arange(3)] = 1.0
+        assert tree.find(np.array([0.5])).tolist() == [1]
+    assert [(loop.stats.cache_hits.total(), loop.stats.cache_misses.total()) for loop in loops] == [(1, 0), (1, 0)]
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+    assert [loop.stats.cache_path for loop in make()] == [None, None]
