@@ -21,7 +21,7 @@ from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.graph import graph
 from flowrl.engine.journal import JournalEnds, Unanswered
-from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, died_again
+from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, died_again, silent_ones
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import StoringWorker, WorkersContract
@@ -394,10 +394,10 @@ class Gather(Stage):
     def close(self) -> None:
         """Close the part on all workers.
 
-        Does not wait for late ones, nor for those that have not opened it yet, and for the others not for long.
+        Does not wait for late or silent ones, nor for those that have not opened it yet, nor long for the others.
         """
-        late = self._waiting_for(clock())
         members, present = self.workers.members, self._members.present()
+        late = self._waiting_for(clock()).keys() | silent_ones(members)
         requests = {index: ask(members[index], "close_plan", self.meter.path) for index in present}
         prompt = [index for index in present if index not in late and not self._members.waits_for_part(index)]
         wait([requests[index] for index in prompt], CLOSE_SECONDS)
