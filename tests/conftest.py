@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a job in the backgro
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small networks only wait for further threads
+# What is compiled is kept: every process that a test starts imports it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Examples of a property: few and always the same ones, but many and fresh ones in the exhaustive tests.
 settings.register_profile("quick", max_examples=20, derandomize=True, database=None, deadline=None)
