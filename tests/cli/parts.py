@@ -78,7 +78,7 @@ STUCK = TINY.replace(
 ).replace("import attrs\n", "import threading\n\nimport attrs\n")  # fmt: skip
 
 #: DQN as it learns in a moment.
-SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=4", "--set", "batch_size=16")
+SMALL = ("--set", "hidden=[8]", "--set", "learning_starts=100", "--set", "replay_ratio=1", "--set", "batch_size=16")
 
 
 def flowrl(*arguments: Any) -> Result:
