@@ -70,18 +70,22 @@ class Import(NamedTuple):
     typed: bool
 
 
+@functools.cache
+def _nodes(file: Path) -> list[ast.AST]:
+    """A file's syntax, node by node."""
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
 def _imports(file: Path) -> Iterator[Import]:
     name = file.relative_to(ROOT).as_posix()
-    source = file.read_text()
-    tree = ast.parse(source)
-    asks = re.search(r"import_module|lazy\(", source)  # for modules by name
+    asks = re.search(r"import_module|lazy\(", file.read_text())  # for modules by name
     late, typed = set(), set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            late |= {id(inner) for inner in ast.walk(node)}
-        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            typed |= {id(inner) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node in _nodes(file):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node not in late:
+            late |= set(ast.walk(node))
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            typed |= set(ast.walk(node))
+    for node in _nodes(file):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -92,7 +96,7 @@ def _imports(file: Path) -> Iterator[Import]:
             continue
         else:
             continue
-        yield from (Import(name, module, id(node) in late, id(node) in typed) for module in modules)
+        yield from (Import(name, module, node in late, node in typed) for module in modules)
 
 
 def _files(folder: str) -> list[Path]:
@@ -210,8 +214,8 @@ def test_what_an_object_has_is_asked_in_its_contract() -> None:
     sites = [
         f"{file.relative_to(ROOT).as_posix()}:{node.lineno}"
         for file in FILES
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("hasattr", "getattr")
+        for node in _nodes(file)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr")
     ]
     assert 5 < len(sites) < MOST_PROBES, "\n".join(sites)
 

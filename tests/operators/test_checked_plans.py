@@ -18,11 +18,10 @@ from flowrl.inspect.check import examine
 from flowrl.inspect.strict import strict
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.testing import same
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.clock_envs import TERMINATED, clock_envs
-from tests.demonstrations import shown_to
-from tests.offline_data import offline_data
-from tests.plans.small import FAMILY_PLANS, first
+from tests.plans.small import FAMILY_PLANS, first, make
 from tests.scripted import ScriptedPolicy
 
 
@@ -42,21 +41,17 @@ def off_policy(of: WorkerSet, add: Callable[[Plan], Plan] = lambda plan: plan) -
 @pytest.mark.parametrize("name", first(builtin_plans(), of=FAMILY_PLANS, rest="slow"))
 def test_what_is_predicted_for_the_built_in_plans_is_what_flows(name: str) -> None:
     """Every item on every edge, and results that are those of a run without checks (D4)."""
-    plan_file = load_plan_file(name)
-    small = {"learning_starts": 20, "replay_ratio": 2.0, "report_every": 40, "device": "cpu"}
-    small |= {"demonstrations": shown_to(name), "pretrain_updates": 5}
-    small["in_flight"] = 1  # debugging looks at one request at a time
-    small["data"] = offline_data()
-    known = {key: value for key, value in small.items() if hasattr(plan_file.Config(), key)}
+    asks = hasattr(load_plan_file(name).Config(), "in_flight")
+    settings = {"in_flight": 1} if asks else {}  # debugging looks at one request at a time
     results = []
     for edit in (lambda plan: plan, strict):
-        of, plan = plan_file.build(plan_file.Config(**known))
+        of, plan = make(name, edit=edit, **settings)
         schemas = plan.check()
         assert any(schema.columns for schema in schemas.values())
-        with of, edit(plan).run() as run:
-            found = list(islice(run, 2))
-            results.append([{k: v for k, v in item.items() if "second" not in k} for item in found])
-    assert results[0] == results[1]
+        with of, plan.run() as run:
+            results.append(list(islice(run, 4)))
+    assert results[0][-1]["updates"] > 0
+    assert same(*results)
 
 
 def test_a_wrong_item_is_refused_on_its_edge() -> None:
