@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, SupportsFloat, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -167,12 +168,21 @@ class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
 
+@lru_cache(maxsize=1024)  # asked for each object in each environment, at each checkpoint
+def _is_rebuilt(kind: type) -> bool:
+    """Whether a class is gymnasium's EzPickle, gym's, or that of another library, by its way to be pickled."""
+    for method in ("__getstate__", "__setstate__"):
+        owner = next((base for base in kind.__mro__ if method in vars(base)), object)
+        if owner.__name__ == "EzPickle":
+            return True
+    return False
+
+
 def _reduced(value: Any) -> Any:
     """The reduction of an object, wherever the environment holds it: as a layer, in a list, as an attribute."""
-    for method in ("__getstate__", "__setstate__"):
-        owner = next((kind for kind in type(value).__mro__ if method in vars(kind)), object)
-        if owner.__name__ == "EzPickle":  # gymnasium's, gym's, or that of another library
-            raise _Rebuilt
+    kind: Any = type(value)
+    if _is_rebuilt(kind):
+        raise _Rebuilt
     if isinstance(value, np.dtype) and value.isbuiltin == 1 and value.metadata is None:
         return np.dtype, (value.str,)  # numpy's reduction creates new objects, which changes sharing (D5)
     return NotImplemented

@@ -5,6 +5,7 @@ from tests.faults.fault import Fault
 PRIORITIZED = "tests/data/replay/test_prioritized.py::"
 SUM_TREE = "tests/data/replay/test_sum_tree.py::"
 BUFFER = "tests/data/replay/test_buffer.py::"
+SAVED = "tests/data/replay/test_saved.py::"
 STORED_ONCE = "tests/data/replay/test_stored_once.py::"
 ROWS = "tests/data/replay/test_rows.py::"
 SEQUENCES = "tests/data/replay/test_sequences.py::"
@@ -16,6 +17,27 @@ SHARD_PLANS = "tests/operators/test_replay_shards.py::"
 REPLAY_ACTORS = "flowrl/data/replay/sharded.py"
 
 FAULTS = [
+    Fault(
+        "D12",
+        "flowrl/data/replay/ring_storage.py",
+        "if not self._last_copy or are_referred_to(self._last_copy.values()):",
+        "if not self._last_copy:",
+        SAVED + "test_a_state_copies_what_is_new_since_the_last_one_and_is_never_changed",
+    ),
+    Fault(
+        "D12",
+        "flowrl/data/replay/ring_storage.py",
+        "(self.length + min(0, end - new), steps)",
+        "(steps, steps)",
+        SAVED + "test_a_state_copies_what_is_new_since_the_last_one_and_is_never_changed",
+    ),
+    Fault(
+        "D12",
+        "flowrl/data/replay/ring_storage.py",
+        "new = self.written - self._copied",
+        "new = self.length",
+        SAVED + "test_a_state_whose_rows_nobody_has_any_more_takes_no_second_copy",
+    ),
     Fault(
         "B3",
         "flowrl/data/replay/buffer.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,11 @@ class Pool:
         return Pool, ()  # arrays in flight belong to the original
 
 
+def are_referred_to(arrays: Iterable[Array]) -> bool:
+    """Whether anybody but the one collection that holds them refers to one of the arrays, or to a part of it."""
+    return any(sys.getrefcount(array) > _IDLE for array in arrays)
+
+
 def _references_to_an_idle_array() -> int:
     for array in [np.empty(0)]:
         return sys.getrefcount(array)
@@ -60,4 +66,4 @@ def _references_to_an_idle_array() -> int:
 
 
 _IDLE = _references_to_an_idle_array()
-"""The reference count of an unused array inside the loop over a pool's list."""
+"""The reference count of an unused array inside a loop over what holds it."""

@@ -13,6 +13,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, check_names, describe, episode_breaks
 from flowrl.data.replay.base import SAVED
 from flowrl.data.replay.columnar import FinalObservations, RecordColumns, Spec, in_directory, memory
+from flowrl.data.replay.pool import are_referred_to
 from flowrl.data.replay.tree import Leaf, leaves, nested, under
 from flowrl.data.types import Array, Index, Mask, New
 from flowrl.errors import CheckpointError, ConfigError, SchemaError, did_you_mean
@@ -20,6 +21,9 @@ from flowrl.saved import Saved, shown
 
 _PIECE = 2**24
 """Bytes of rows to read at a time."""
+
+COPIED_WHOLE = 2**22
+"""Bytes of rows from which the last copy of a state is kept, to be brought up to date."""
 
 _NONE: Index = np.empty(0, np.int64)
 
@@ -76,6 +80,8 @@ class Rings:
         self._given: tuple[Leaf, ...] = ()
         self._targets: list[Array | None] = []  # in that order, by step; None is not stored
         self._any_begins = False
+        self._last_copy: dict[Leaf, Array] = {}  # of the columns, by step, as they were ...
+        self._copied = 0  # ... when so many steps were written
         self._flat_notes: dict[str, Array] = {}  # `begins`, `uses`, and where next_obs is aside or -1, by slot
         self._notes: dict[str, Array] = {}  # the same by step
 
@@ -414,7 +420,7 @@ class Rings:
     # -- state
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
-        """The state as plain data, copied unless written at once."""
+        """The state as plain data, copied unless written at once; a copy of large columns is read-only."""
         state: dict[str, Any] = {
             "capacity": self.declared[0],
             "capacity_bytes": self.declared[1],
@@ -427,14 +433,38 @@ class Rings:
         if self._stored is None or self.columns is None:
             return state
         steps = min(self.written, self.length)
-        columns = self.columns[:steps]
-        state["columns"] = (columns.map(np.copy) if copy else columns).to_dict()
+        columns = self._snapshot() if copy else self.columns
+        state["columns"] = columns[:steps].to_dict()
         state["notes"] = {name: note[: self.size].copy() for name, note in self._flat_notes.items() if name != "aside"}
         if not self.store_next_obs:
             places = self._flat_notes["aside"][: self.size]
             slots = np.flatnonzero(places >= 0)
             state["aside"] = {"slots": slots, "rows": nested(self._aside.take(places[slots])).to_dict()}
         return state
+
+    def _snapshot(self) -> Batch:
+        """The columns `[L, N, ...]` up to the written steps, as they are now, for one who does not change them.
+
+        Of large ones in memory the rings keep the last copy. If nobody refers to it any more, only the steps that were
+        written since are copied, so that a checkpoint delays a run by what is new.
+        """
+        assert self.columns is not None
+        steps, columns = min(self.written, self.length), leaves(self.columns)
+        if self.directory is not None or self.size * self._in_use.bytes < COPIED_WHOLE * self.capacity:
+            return nested({leaf: column[:steps].copy() for leaf, column in columns.items()})
+        new = self.written - self._copied
+        if not self._last_copy or are_referred_to(self._last_copy.values()):
+            self._last_copy = {leaf: np.empty(column.shape, column.dtype) for leaf, column in columns.items()}
+            new = self.length
+        end, new = self.written % self.length, min(new, self.length)
+        for start, stop in ((max(0, end - new), end), (self.length + min(0, end - new), steps)):
+            for leaf, column in columns.items():
+                self._last_copy[leaf][start:stop] = column[start:stop]
+        self._copied = self.written
+        views = {leaf: array[:] for leaf, array in self._last_copy.items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return nested(views)
 
     def loaded(self, saved: Saved) -> Self:
         """Rings of the same settings with a saved state.

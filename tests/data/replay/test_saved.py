@@ -16,6 +16,7 @@ from flowrl.data import (
     ReplayBuffer,
     SequenceReplayBuffer,
 )
+from flowrl.data.replay import ring_storage
 from flowrl.errors import CheckpointError
 from flowrl.storage.checkpoint import save_checkpoint
 from tests.full_disk import full_disk
@@ -246,3 +247,47 @@ def test_a_state_that_is_at_odds_with_itself_is_refused_and_changes_nothing(kind
         buffer.load_state_dict(state)
     assert str(caught.value).isprintable()
     assert pickle.dumps(buffer.state_dict()) == before
+
+
+@pytest.mark.parametrize("stored", [{}, {"store_next_obs": False}], ids=["", "once"])
+@pytest.mark.parametrize("kept", ["", "some", "a column"])
+def test_a_state_copies_what_is_new_since_the_last_one_and_is_never_changed(kept, stored, monkeypatch):
+    """D5, D12: whole, over any writes and around the ring; one that is still needed stays as it was."""
+    monkeypatch.setattr(ring_storage, "COPIED_WHOLE", 1)
+    buffer, draw, states = ReplayBuffer(20, seed=0, **stored), np.random.default_rng(0), []
+    at = 0
+    for number in range(30):
+        for steps in draw.integers(0, 8, draw.integers(3)):
+            rows = np.arange(at, at + steps)[:, None].repeat(2, 1)
+            at += steps
+            ends = np.zeros(rows.shape, bool)
+            if steps:
+                buffer.add(Batch(obs=rows, next_obs=rows + 1, reward=rows * 1.0, terminated=ends, truncated=ends))
+        state, now = buffer.state_dict(), buffer.state_dict(copy_rows=False)
+        told = now["columns"]
+        if told is None:
+            continue
+        assert Batch(state["columns"]) == Batch(told)
+        with pytest.raises(ValueError, match="read-only"):
+            state["columns"]["obs"][:] = 0
+        if kept and number % 3 == 0:
+            column = state["columns"]["obs"]
+            states.append((column if kept == "a column" else state["columns"], column.copy()))
+        del state, now, told
+    for held, then in states:
+        assert np.array_equal(held if kept == "a column" else held["obs"], then)
+    if not kept:
+        first = buffer.state_dict()["columns"]["obs"].base
+        assert buffer.state_dict()["columns"]["obs"].base is not first, "it is still referred to"
+
+
+def test_a_state_whose_rows_nobody_has_any_more_takes_no_second_copy(monkeypatch):
+    """D12: its memory becomes that of the next one, of which only new rows are written."""
+    monkeypatch.setattr(ring_storage, "COPIED_WHOLE", 1)
+    buffer = filled()
+    at = buffer.state_dict()["columns"]["image"].ctypes.data
+    image = buffer.state_dict(copy_rows=False)["columns"]["image"]
+    image[0] = 77  # nobody writes there, and a second copy would see it
+    copied = buffer.state_dict()["columns"]["image"]
+    assert copied.ctypes.data == at
+    assert (copied[0] == 1).all()
