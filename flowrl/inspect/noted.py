@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
 
@@ -14,6 +14,7 @@ from flowrl.engine.context import Context
 from flowrl.engine.graph import graph, paths, readers_of, rebuilt
 from flowrl.engine.operator import context, operator
 from flowrl.engine.protocols import Array, Columns, has_member
+from flowrl.engine.queues import Queue
 from flowrl.engine.remote import Remote
 from flowrl.errors import PlanError
 
@@ -46,7 +47,7 @@ def with_notes(plan: Plan) -> Plan:
 
     None is where items stay on the workers, who have noted them.
 
-    Raises: PlanError: a thread of the plan works at a pace of its own.
+    Raises: PlanError: a thread, of the plan or one that fills a queue, works at a pace of its own.
     """
     by_id, readers = paths(plan), readers_of(plan)
     for node in graph(plan):
@@ -54,6 +55,11 @@ def with_notes(plan: Plan) -> Plan:
             raise PlanError(
                 f"{by_id[id(node)]} ({node.site}) runs its input in a thread, whose pace a journal does not hold: "
                 "leave thread=True out, or the journal"
+            )
+        if isinstance(queue := node.contract.out_of, Queue) and queue.external:
+            raise PlanError(
+                f"{by_id[id(node)]} ({node.site}) takes what a thread outside the plan puts into its queue, which a "
+                "journal does not hold: fill it by Enqueue in the plan, with external=False, or leave the journal out"
             )
     clocked = tuple(dict.fromkeys(name for node in graph(plan) for name in node.contract.clocked))
 
@@ -80,7 +86,9 @@ def digest(value: Any, clocked: tuple[str, ...] = (), so_far: int = 0) -> int:
     kind: Any = type(value)
     how = _kind(kind)
     if how == "array":
-        return _of_array(value, so_far)
+        if value.nbytes > MOST_BYTES or value.dtype.kind == "O" or not value.flags.c_contiguous:
+            return _of_array(value, so_far)
+        return crc32(value, so_far)  # most are: no copy
     if how == "tensor":
         small = value.is_floating_point() and value.element_size() < 4
         return _of_array((value.float() if small else value).numpy(force=True), so_far)
@@ -88,8 +96,8 @@ def digest(value: Any, clocked: tuple[str, ...] = (), so_far: int = 0) -> int:
         return crc32(repr(value).encode(), so_far)
     if how == "columns":
         for name, part in value.items():
-            if kind is not dict or not clocked or not _is_clocked(name, clocked):
-                so_far = digest(part, clocked, crc32(str(name).encode(), so_far))
+            if (encoded := _name(name, clocked if kind is dict else ())) is not None:
+                so_far = digest(part, clocked, crc32(encoded, so_far))
         return so_far
     if how == "list":
         for part in value:
@@ -117,8 +125,12 @@ def _kind(kind: type) -> str:
     return "attrs" if attrs.has(kind) else ""
 
 
-def _is_clocked(name: Any, clocked: tuple[str, ...]) -> bool:
-    return name in clocked or (isinstance(name, str) and f"{name.partition('/')[0]}/" in clocked)
+@lru_cache(maxsize=4096)  # the same columns and scalars again and again
+def _name(name: Any, clocked: tuple[str, ...]) -> bytes | None:
+    """A key's part of a digest; None for one whose value a clock has told."""
+    if name in clocked or (isinstance(name, str) and f"{name.partition('/')[0]}/" in clocked):
+        return None
+    return str(name).encode()
 
 
 def _of_array(value: Any, so_far: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl import Plan, context, from_items, from_workers, operator, state
+from flowrl import Plan, Queue, context, from_items, from_workers, operator, state
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.journal import ANSWER, ITEM, PART, Departed, JournalEnds, Recording, Replay, entries
@@ -18,6 +18,7 @@ from flowrl.engine.subplan import SubplanWorker
 from flowrl.engine.workers import InlineWorker
 from flowrl.errors import PlanError, WorkerDied
 from flowrl.inspect.noted import digest
+from flowrl.operators import Dequeue
 from flowrl.testing import ManualWorkers
 
 ITEMS = 60
@@ -187,6 +188,11 @@ def test_a_thread_with_a_pace_of_its_own_is_refused() -> None:
     plan = from_items(range(3)).prefetch(2, thread=True)
     with pytest.raises(PlanError, match=r"prefetch .* runs its input in a thread.*leave thread=True out"):
         plan.run(decisions=Recording())
+
+
+def test_a_queue_that_a_thread_fills_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"Dequeue .* takes what a thread outside the plan puts.*external=False"):
+        Dequeue(Queue(2, external=True)).run(decisions=Recording())
 
 
 def test_a_run_without_a_journal_notes_nothing() -> None:
