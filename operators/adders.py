@@ -25,7 +25,7 @@ from flowrl.data.trajectories import (
 )
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
-from flowrl.engine.operator import context, operator, state
+from flowrl.engine.operator import context, operator, runtime, state
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
@@ -88,6 +88,12 @@ class NStep:
     n: int
     gamma: float
     tails: dict[str, Batch] = state(factory=dict)
+    _open: dict[str, int] = runtime(factory=dict)  # windows, by stream
+
+    @property
+    def held_rows(self) -> int:
+        """The steps whose windows are open."""
+        return sum(self._open.values())
 
     def __attrs_post_init__(self) -> None:
         if self.n < 1:
@@ -121,14 +127,14 @@ class NStep:
             rows = Batch.cat([tail, rows])
         if "mask" not in rows:
             self.tails[key] = rows[np.arange(max(0, len(rows) - self.n + 1), len(rows))]  # a copy: a view keeps all
-        return self._windows(rows, before, flush=False)
+        return self._windows(rows, before, flush=False, stream=key)
 
     def finish(self) -> list[Batch]:
         """Flush at the end of the stream: open windows, shorter than n."""
         table, running = self._held()
         lost = [each._replace(open=False) for each in still_open(running)]
         flushed = [self._of_seats(table, lost)] if lost else []
-        tails, self.tails = self.tails, {}
+        tails, self.tails, self._open = self.tails, {}, {}
         flushed += [self._windows(tail, len(tail), flush=True) for key, tail in tails.items() if key != _SEATS]
         return [rows for rows in flushed if not rows.is_empty]
 
@@ -148,9 +154,12 @@ class NStep:
             if each.open:
                 ripe[max(0, len(each.rows) - self.n + 1) :, column] = False
         self.tails[_SEATS], _ = hold(table, waiting)
+        self._open[_SEATS] = self.tails[_SEATS].rows
         return self._windows(rows, 0, flush=False, among=ripe)
 
-    def _windows(self, rows: Batch, before: int, *, flush: bool, among: Array | None = None) -> Batch:
+    def _windows(
+        self, rows: Batch, before: int, *, flush: bool, among: Array | None = None, stream: str | None = None
+    ) -> Batch:
         """The windows that the steps from `before` on closed, or with `flush` those still open; or `among` these."""
         reward, terminated = rows["reward"], rows["terminated"]
         length, envs = reward.shape
@@ -163,6 +172,8 @@ class NStep:
         total, steps, discount = n_step(reward, terminated, ended, gamma=discounts(rows, self.gamma), n=self.n)
         last = np.arange(length)[:, None] + steps - 1
         closed = (steps == self.n) | ended[last, np.arange(envs)]
+        if stream is not None:
+            self._open[stream] = closed.size - int(np.count_nonzero(closed))
         if flush:
             emit = ~closed
         else:

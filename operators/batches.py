@@ -56,6 +56,11 @@ class ConcatBatches:
     waiting: list[Experience] = state(factory=list)
     steps: int = state(default=0)
 
+    @property
+    def held_rows(self) -> int:
+        """The steps that wait."""
+        return self.steps
+
     def __call__(self, batch: _Experience) -> list[_Experience]:
         if batch.is_empty:  # an adder completed no row
             return []

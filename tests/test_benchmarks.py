@@ -249,3 +249,26 @@ def test_the_idle_driver_is_measured_beside_ray_alone() -> None:
     found = re.search(r"flowrl above Ray alone: -?\d+\.\d\d % of a core; (\d\.\d) wake-ups an item", text)
     assert found, text
     assert float(found[1]) <= 1, text
+
+
+@pytest.mark.slow
+def test_the_pause_of_a_checkpoint_is_measured() -> None:
+    text = printed("checkpoint_pause.py", "dqn", "apex_dqn", "--rows", "20000", "--checkpoints", "2")
+    number = r"\d+\.\d ms"
+    for name in ("dqn", "apex_dqn"):
+        pauses = rf"a median of {number}, of which the run's thread worked {number}, and at most {number} of 2"
+        assert re.search(rf"^{name} +20,000 rows: the first \d+ ms, then {pauses}$", text, re.MULTILINE), text
+
+
+@pytest.mark.slow
+def test_what_a_journal_costs_is_measured() -> None:
+    text = printed("journal.py", "a3c", "--pairs", "1", "--steps", "1000")
+    assert re.search(r"^a3c +\d\.\d{3} \(median of 1 pairs, .*\) +\d+\.\d bytes an item, [\d,]+ bytes for", text), text
+
+
+@pytest.mark.exhaustive
+def test_every_row_is_accounted_for_when_processes_are_killed() -> None:
+    """F18: of each kind of a plan on Ray, the driver that is resumed among them."""
+    text = printed("kills.py", "--kills", "9")
+    for name in ("impala", "appo", "apex_dqn"):
+        assert re.search(rf"^{name}  3 kills: .*; every row is accounted for, 0 doubled", text, re.MULTILINE), text

@@ -608,14 +608,23 @@ def export(run: str, out: str, policy: str | None, last: bool, trust: bool) -> N
 @click.option("--buffer", metavar="NAME", help="Of several replay buffers, the one to look into.")
 @click.option("--again", is_flag=True, help="Play its episode again, and compare the observations.")
 @click.option("--film", type=FILE, metavar="FILE", help="An .mp4 file to write of that.")
+@click.option("--account", is_flag=True, help="Show instead how many rows were stored, trained on, and lost.")
 @TRUST
-def show(run: str, slot: int | None, buffer: str | None, again: bool, film: str | None, trust: bool) -> None:
+def show(
+    run: str, slot: int | None, buffer: str | None, again: bool, film: str | None, account: bool, trust: bool
+) -> None:
     """Show where a row that RUN has learned from came from: worker, environment, seed, episode, step, weights.
 
     By default it is the newest row in the replay buffer of the newest checkpoint.
     """
+    from flowrl.trainer.row_account import RowAccount
     from flowrl.trainer.stored_row import stored_row
 
+    if account:
+        if slot is not None or buffer or again or film:
+            raise click.UsageError("--account is of the whole run: leave out --row, --buffer, --again and --film")
+        _show("\n".join(RowAccount.of(run).lines()))
+        return
     row = stored_row(run, slot, buffer=buffer, trusted=_trusted(trust))
     _show("\n".join(row.lines()))
     if again or film is not None:

@@ -29,8 +29,10 @@ log = logging.getLogger("flowrl")
 
 #: The record of an answer that is the account of its worker and no record of the run, see `flowrl.engine.ledger`.
 ACCOUNT = "@account"
-#: The record of an answer that is what its worker noted for it, see `flowrl.engine.journal`.
+#: The record of an answer that is what its worker noted for it, and the item's digest, see `flowrl.engine.journal`.
 JOURNAL = "@journal"
+#: The record of an answer that is the number of rows that its worker holds for later items.
+HELD = "@held"
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, JOURNAL, Answer
+from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, Answer
 from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future, wait
 from flowrl.engine.graph import graph
@@ -25,7 +25,7 @@ from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, di
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import StoringWorker, WorkersContract
-from flowrl.engine.remote import Remote, nbytes_of
+from flowrl.engine.remote import Remote, measured, nbytes_of
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Stage
 from flowrl.engine.workers import InlineWorker, ask, ask_apart
@@ -83,8 +83,10 @@ class Gather(Stage):
     It restarts a worker that died and repeats the request, if `workers` can restart; the others go on meanwhile
     (F10). It asks members that join `workers` too, and no longer asks those that become None.
 
-    State: workers to ask, answers not emitted yet, and the state of the plan's part on each worker.
-    Counts: lost_requests, worker_restarts.
+    State: workers to ask, answers not emitted yet, the rows that each worker holds for later items, and the state of
+        the plan's part on each worker.
+    Counts: lost_requests, worker_restarts; lost_steps, the steps that were counted and whose rows are lost with the
+        worker that held them (F18).
     """
 
     workers: Any
@@ -92,6 +94,7 @@ class Gather(Stage):
     pending: list[Arrival] = state(factory=list)  # a heap
     arrivals: int = state(default=0)  # items received, in `gather_async` only
     ended: set[int] = state(factory=set)
+    held: dict[int, int] = state(factory=dict, added=True)  # rows, by worker
     _stragglers: Stragglers = runtime(factory=Stragglers)
     _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # oldest first
     _arrived: deque[Request] = runtime(factory=deque)  # filled by the requests
@@ -102,6 +105,7 @@ class Gather(Stage):
     _next_look: float = runtime(default=0.0)
     _takes_remote: bool = runtime(default=False)
     _unheard: set[int] = runtime(factory=set)  # workers that the state being taken is without
+    _digests: dict[int, int] = runtime(factory=dict)  # of the pending items, by `id`, for a journal
     #: Called with a worker's index, when it was asked and when it has answered.
     observer: Callable[[int, float, float], None] | None = runtime()
     nbytes: dict[int, int] = runtime(factory=dict)  # of the items of each worker elsewhere
@@ -116,7 +120,7 @@ class Gather(Stage):
             plan, paths, learners: The part; the paths of its operators, and the learners that they train, by name.
             takes_remote: Whether the operators that follow take `Remote` items.
         """
-        self._members = SubplanMembers(self.workers, self.meter, plan, paths, learners, on_error)
+        self._members = SubplanMembers(self.workers, self.meter, plan, paths, learners, on_error, self._lose)
         self._takes_remote = takes_remote
         self._members.each(lambda index: self._members.at(index).opening, "to take their part of the plan")
         for node in graph(plan):
@@ -203,6 +207,7 @@ class Gather(Stage):
 
     def _ask(self, index: int) -> None:
         if self.workers.members[index] is None:
+            self._lose(index)
             return
         member = self._members.at(index)
         version, start = self._version(), clock()
@@ -234,6 +239,11 @@ class Gather(Stage):
         elif judged(error) or self.meter.judge(error, request=request.index) == "raise":
             raise error
 
+    def _lose(self, index: int) -> None:
+        """Count what a worker held, which is gone."""
+        if lost := self.held.pop(index, 0):
+            self.meter.context.count("lost_steps", lost)
+
     def _failure(self, request: Request) -> BaseException | None:
         error = self._open[request].exception()
         return None if error is None else self._members.why(request.index, request.member, error)
@@ -245,6 +255,10 @@ class Gather(Stage):
             self.accounts[request.index] = account[0]
         if (noted := answer.records.pop(JOURNAL, None)) is not None:
             self.meter.context.decisions.heard(request.member.part, noted[0])
+            if noted[1] is not None and not answer.done and not isinstance(answer.item, Remote):
+                self._digests[id(answer.item)] = noted[1]
+        if (held := answer.records.pop(HELD, None)) is not None:
+            self.held[request.index] = held[0]
         item = answer.item
         if not isinstance(request.member.worker, InlineWorker):
             nbytes = item.nbytes if isinstance(item, Remote) else nbytes_of(item)
@@ -260,6 +274,8 @@ class Gather(Stage):
         answer = arrival.answer
         self.meter.succeeded(arrival.worker)
         self.meter.context.metrics.merge(answer.counters, answer.records)
+        if (digest := self._digests.pop(id(answer.item), None)) is not None:
+            self.meter.context.decisions.newest = answer.item, digest
         if answer.done:
             self.ended.add(arrival.worker)
             return []
@@ -385,11 +401,15 @@ class Gather(Stage):
 
         def request(index: int) -> Future[Any]:
             member = self._members.at(index)
-            if states.get(index) is None:  # no member had this index when the state was saved
+            if states.get(index) is None:  # no member had this index when the state was saved, or it was silent
                 return member.opening
             return ask(member.worker, "load_plan", self.meter.path, copy.deepcopy(states[index]))
 
+        held, self.held = self.held, {}  # who dies meanwhile takes its state again
         self._members.each(request, "to take their state")
+        self.held = held
+        for index in [index for index in held if states.get(index) is None]:
+            self._lose(index)
 
     def close(self) -> None:
         """Close the part on all workers.
@@ -441,7 +461,7 @@ class GatherAsync(Gather):
     Where versions come slower than the pace and nobody can go on, the count begins anew (`relent`); where they come
     faster, an item may be too old, and is dropped.
 
-    Counts: discarded_items, those too old.
+    Counts: discarded_items, those too old, and lost_steps, their rows.
     """
 
     one_at_a_time: ClassVar[dict[str, Any]] = {"in_flight": 1}
@@ -500,6 +520,8 @@ class GatherAsync(Gather):
         self.todo.extend(arrival.worker for _ in items)
         if too_old and items:
             self.meter.context.count("discarded_items")
+            if lost := measured(items[0])[0]:
+                self.meter.context.count("lost_steps", lost)
             return WORKED
         self.emitted += len(items)
         return self._emit(items)

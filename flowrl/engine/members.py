@@ -59,6 +59,7 @@ class SubplanMembers:
     paths: list[str]
     learners: list[str]
     on_error: ErrorPolicies
+    lose: Callable[[int], None]  #: called when a member is found dead, once
     _members: dict[int, Member] = attrs.field(factory=dict)
 
     def at(self, index: int) -> Member:
@@ -134,6 +135,8 @@ class SubplanMembers:
         Counts: worker_restarts.
         Raises: WorkerDied: it may not be restarted, and the run must not go on without it.
         """
+        if self._members[index].worker is worker:  # else it was found dead before
+            self.lose(index)
         if self.workers.members[index] is not worker:
             return
         try:

@@ -81,6 +81,8 @@ class OperatorContract(Contract):
     """Called when the input has ended; returns the remaining items."""
     release: Callable[[], None] = optional(_nothing)
     """Called when nothing will pull the operator again, finished or not; possibly twice."""
+    held_rows: int | None = optional()
+    """Rows that it has been given and will emit with later items: they are lost with the worker that runs it."""
     drain: Callable[[], None] = optional(_nothing)
     """Wait for the pending requests of a source, so that its state is complete."""
     close: Callable[[], None] = optional(_nothing)

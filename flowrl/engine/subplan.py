@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, JOURNAL, Answer
+from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, Answer
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
 from flowrl.engine.journal import Decisions
@@ -48,6 +48,12 @@ class SubplanRun(Run):
             labels = attrs.evolve(labels, operators=named)
         self.answers, self._told = 0, -inf  # requests answered; when the account was last sent
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
+        contracts = [meter.contract for meter in self.meters()]
+        self._holders = [each for each in contracts if each.held_rows is not None]
+
+    def held_rows(self) -> list[int]:
+        """The rows that its operators hold for later items; empty if none of them ever does."""
+        return [sum(each.held_rows or 0 for each in self._holders)] if self._holders else []
 
     def account(self) -> list[Account] | None:
         """The accounts of the part, the first with the number of answers; None if they were sent just now."""
@@ -98,8 +104,11 @@ class SubplanWorker:
         counters, records = run.context.metrics.take()
         if (account := run.account()) is not None:
             records[ACCOUNT] = [account]
+        if held := run.held_rows():
+            records[HELD] = held
         if noted := run.context.decisions.answer():
-            records[JOURNAL] = [noted]
+            newest, digest = run.context.decisions.newest
+            records[JOURNAL] = [noted, digest if newest is item else None]
         return Answer(None if item is _ENDED else item, item is _ENDED, counters, records)
 
     def pull_apart(self, key: str) -> tuple[Answer, Any]:

@@ -41,7 +41,7 @@ from flowrl.trainer.failed_item import keep_failed_item
 from flowrl.trainer.plan_end import END, SITES, as_result, plan_hash
 from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, Progress, progress, summary
 from flowrl.trainer.resume import EarlierRun, step_of
-from flowrl.trainer.run_info import described, in_words
+from flowrl.trainer.run_info import described, in_words, read_results
 
 log = logging.getLogger("flowrl")
 
@@ -306,12 +306,15 @@ class Session:
                 self._load(run, self.earlier.checkpoint)
                 self._whole = True
             about, earlier = dict(self.about), self.earlier.about
+            if again := self._made_again(run):
+                about["again"] = again
             if self.forked:
                 about["fork"] = {self.counter: self._steps(run), "settings": self.forked}
             self.directory.create(explained, command, stop, more=about, earlier=earlier, results=self._results)
             if not quiet:
                 at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
                 at += f", with {in_words(self.forked)}" if self.forked else ""
+                at += f"; {again:,} later ones are made again" if again else ""
                 click.echo(at if begun else "no checkpoint yet: beginning anew")
         self.plan.draw(self.directory.path / "plan.svg")
         if self.journal is not None:
@@ -319,6 +322,14 @@ class Session:
             self._journal = JournalFile(self.directory.path / JOURNAL, header, self._journaled)
         # A run without a checkpoint takes one at its first result: from then on a kill leaves a policy and a state.
         self._due, self._saved = self._next_due(run) if self._whole else 0, clock()
+
+    def _made_again(self, run: Run) -> int:
+        """The steps of the earlier run's last result since the checkpoint."""
+        assert self.earlier is not None
+        if not (self.earlier.path / "metrics.jsonl").exists():
+            return 0
+        results = read_results(self.earlier.path)
+        return max(0, int(results[-1].get(self.counter, 0)) - self._steps(run)) if results else 0
 
     def _load(self, run: Run, chosen: Path | None) -> None:
         """Load the state of a checkpoint."""
@@ -386,7 +397,6 @@ class Session:
         self._due, step = self._next_due(run), self._steps(run)
         try:
             self.directory.flush()
-            write_json(self.directory.path / PROFILE, self._profile().values())
             state = run.state_dict()
             session = {
                 "results": self._results,

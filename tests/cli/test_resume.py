@@ -10,6 +10,7 @@ import signal
 import numpy as np
 import pytest
 
+from flowrl.trainer.row_account import KEPT
 from tests.cli.parts import DEADLINE, flowrl, metrics
 from tests.cli.resume_parts import SMALL, STEPS, assert_same_run, checkpoints
 from tests.plans.small import SMALL as PLANS
@@ -33,14 +34,22 @@ def test_checkpoints_are_where_evaluations_are_and_change_nothing(whole, folder)
 
 
 def test_a_run_that_was_killed_goes_on_in_place(run, whole):
-    """D3: results after the checkpoint are written again, and a line that was cut short is gone."""
+    """D3, F18: results after the checkpoint are written again, and a line that was cut short is gone."""
+    again = metrics(run)[-1]["env_steps"] - 1024
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"env_st')
     (run / "policy.pt").write_bytes(b"that of a later evaluation")
     done = flowrl("run", "--resume", run)
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0] == "resumed at 1,024 steps"
+    assert done.stdout.splitlines()[0] == f"resumed at 1,024 steps; {again} later ones are made again"
     assert_same_run(run, whole)
+    account = flowrl("show", run, "--account").stdout.splitlines()
+    last = metrics(run)[-1]
+    assert account == [
+        *(f"       {last[unit]:5,} {words}" for unit, words in KEPT.items()),
+        "lost:      0 rows",
+        f"again: {again:5,} env steps, by runs that went on from a checkpoint",
+    ]
     about = json.loads((run / "run.json").read_text())
     assert about["command"] == ["flowrl", "run", "--resume", str(run)]
     assert about["stop"]["steps"] == STEPS
@@ -61,7 +70,7 @@ def test_from_any_checkpoint(run, whole):
     """D3: one that is named, and later ones give way."""
     first = checkpoints(run).paths()[0]
     done = flowrl("run", "--resume", first)
-    assert done.stdout.splitlines()[0] == "resumed at 800 steps"
+    assert done.stdout.startswith("resumed at 800 steps; ")
     assert_same_run(run, whole)
     assert [path.name for path in checkpoints(run).paths()] == ["step-000000800", "step-000001024", "step-000001216"]
     assert not list((run / "checkpoints").glob(".*"))
@@ -269,7 +278,7 @@ def test_a_fork_with_other_learning_rates_says_so_in_the_run(run):
     """D9: what, from, to, and at which env step."""
     done = flowrl("run", "--resume", run, "--set", "learning_rate=1e-4", "--stop-steps", 1100)
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0] == "resumed at 1,024 steps, with learning_rate=0.0001 (it was 0.001)"
+    assert done.stdout.startswith("resumed at 1,024 steps, with learning_rate=0.0001 (it was 0.001); ")
     about = json.loads((run / "run.json").read_text())
     assert about["fork"] == {"env_steps": 1024, "settings": {"learning_rate": {"from": 0.001, "to": 0.0001}}}
     assert json.loads((run / "config.json").read_text())["learning_rate"] == 1e-4

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowrl import from_workers, operator, testing
+from flowrl import Plan, from_workers, operator, state, testing
 from flowrl.errors import WorkerDied
 from flowrl.testing import ManualWorkers, same
 from tests.engine.engine_parts import Host, Numbers, Total, answer_all, gathered, hosts, settle
@@ -133,6 +133,60 @@ def test_a_round_waits_for_the_worker_that_is_started_again() -> None:
         workers.answer(0)
         assert len(settle(run)) == 2
         assert run.counters["worker_restarts"] == 1
+
+
+@operator
+class Threes:
+    """Sums of three numbers, for `combine`; `held_rows` are the numbers that wait."""
+
+    waiting: list[int] = state(factory=list)
+
+    @property
+    def held_rows(self) -> int:
+        return len(self.waiting)
+
+    def __call__(self, item: int) -> list[int]:
+        self.waiting.append(item)
+        if len(self.waiting) < 3:
+            return []
+        three, self.waiting = self.waiting, []
+        return [sum(three)]
+
+
+@operator
+class Twos(Threes):
+    """Numbers in pairs: of three that a worker makes for an item, one waits for the next."""
+
+    def __call__(self, item: int) -> list[int]:
+        made = super().__call__(item)
+        return made or ([item] if len(self.waiting) == 2 else [])
+
+
+def held(workers: ManualWorkers) -> Plan:
+    return from_workers(workers, Numbers(9)).combine(Twos()).gather_async()
+
+
+def test_what_a_dead_worker_held_is_counted() -> None:
+    """F18: also by each of two streams, once, and in a run that went on from a state; what lives loses nothing."""
+    workers = ManualWorkers(2, hosts())
+    with held(workers).union(held(workers)).run() as run:
+        settle(run)
+        for index in (0, 0, 1, 1):
+            workers.answer(index)
+        state = run.state_dict()
+        settle(run)
+        workers.kill(1)
+        settle(run)
+        assert run.counters["lost_steps"] == 2 * 2
+        answer_all(run, workers)
+        assert run.counters["lost_steps"] == 2 * 2, "nobody else died"
+    others = ManualWorkers(2, hosts())
+    with held(others).union(held(others)).run() as resumed:
+        resumed.load_state_dict(state)
+        settle(resumed)
+        others.kill(0)
+        settle(resumed)
+        assert resumed.counters["lost_steps"] == 2 * 2
 
 
 def test_two_streams_of_the_same_workers_start_them_again_once() -> None:

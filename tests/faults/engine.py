@@ -307,6 +307,20 @@ FAULTS = [
         DEATHS + "test_a_death_costs_the_requests_in_flight_and_nothing_else",
     ),
     Fault(
+        "F18",
+        "flowrl/engine/members.py",
+        "            self.lose(index)\n",
+        "            pass\n",
+        DEATHS + "test_what_a_dead_worker_held_is_counted",
+    ),
+    Fault(
+        "F18",
+        "operators/adders.py",
+        "closed.size - int(np.count_nonzero(closed))",
+        "0",
+        "tests/operators/test_adders.py::test_table_of_transitions",
+    ),
+    Fault(
         "F10",
         "flowrl/actors/watchdog.py",
         "if worker.silent > worker.patience:",
