@@ -23,8 +23,9 @@ DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
-        *("attrs", "click", "cloudpickle", "gymnasium", "gymnasium.envs.classic_control", "numpy"),
-        *("pytest", "rich", "scipy.special", "torch", "torch._dynamo", "typeguard"),
+        *("anyio", "attrs", "click", "cloudpickle", "gymnasium", "gymnasium.envs.classic_control", "hypothesis"),
+        *("numpy", "pytest", "_pytest.doctest", "rich", "scipy.special", "torch", "torch._dynamo", "typeguard"),
+        "xdist.plugin",
     ]
 )
 

@@ -6,13 +6,11 @@ import ast
 import compileall
 import functools
 import gc
-import multiprocessing
 import os
 import re
 import shutil
 import sys
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
@@ -21,6 +19,7 @@ from hypothesis import Phase, settings
 
 from tests.faults import FAULTS, Fault
 from tests.faults.changed import concerned
+from tests.forked import SERVER
 
 ROOT = Path(__file__).parents[1]
 IDS = [f"{fault.rule}-{fault.test.rpartition('::')[2]}" for fault in FAULTS]
@@ -56,18 +55,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def server() -> ForkServerContext:
-    """Makes processes that have imported what most tests wait for longest, and nothing of flowrl."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gymnasium", "hypothesis", "pytest", "scipy.special", "torch", "torch._dynamo"])
-    return context
-
-
-def _tested(server: ForkServerContext, folder: Path, words: list[str], seconds: float = 120) -> tuple[int, str]:
+def _tested(folder: Path, words: list[str], seconds: float = 120) -> tuple[int, str]:
     """How pytest with these words ends in a new process over the source in a folder, and what it prints."""
-    answer, theirs = server.Pipe(duplex=False)
-    process = server.Process(target=_test, args=(theirs, folder, words))
+    answer, theirs = SERVER.Pipe(duplex=False)
+    process = SERVER.Process(target=_test, args=(theirs, folder, words))
     process.start()
     theirs.close()
     try:
@@ -87,9 +78,8 @@ def _test(answer: Connection, folder: Path, words: list[str]) -> None:
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)
     os.chdir(folder)
-    os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}  # for the processes that tests start
+    os.environ["PYTHONPATH"] = str(folder)  # for the processes that tests start
     sys.path[:] = [str(folder), *(path for path in sys.path if _is_installed(path))]
-    sys.dont_write_bytecode = True
     gc.freeze()  # what is there already need not be searched for garbage
     # The same examples every time, and the first that fails will do.
     few = (Phase.explicit, Phase.generate)
@@ -108,10 +98,10 @@ def _is_installed(path: str) -> bool:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("guard", sorted({fault.guard for fault in FAULTS}))
-def test_guards_pass_without_a_fault(guard: str, copy: Path, server: ForkServerContext) -> None:
+def test_guards_pass_without_a_fault(guard: str, copy: Path) -> None:
     """In the copy too, so that it is the fault that makes one fail there."""
     tests = sorted({fault.test for fault in FAULTS if fault.guard == guard})
-    code, printed = _tested(server, copy, tests, seconds=600)
+    code, printed = _tested(copy, tests, seconds=600)
     assert code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), printed
 
 
@@ -124,15 +114,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_planted_fault_is_noticed(fault: Fault, copy: Path, server: ForkServerContext) -> None:
+def test_a_planted_fault_is_noticed(fault: Fault, copy: Path) -> None:
     """By a quick test, or by one of the other tiers."""
     file = copy / fault.file
     sound = file.read_text()
     file.write_text(sound.replace(fault.old, fault.new))
     try:
-        code, printed = _tested(server, copy, [fault.test])
+        code, printed = _tested(copy, [fault.test])
         if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            code, printed = _tested(server, copy, ["-m", "exhaustive", fault.test])
+            code, printed = _tested(copy, ["-m", "exhaustive", fault.test])
     finally:
         file.write_text(sound)
     assert code == pytest.ExitCode.TESTS_FAILED, f"{fault.test} does not notice:\n{printed}"
