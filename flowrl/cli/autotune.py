@@ -188,8 +188,8 @@ class Trial:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def warm_up(self, seconds: float) -> None:
-        """Open the run, pull until it has learned, and take the profile of a turn.
+    def warm_up(self, seconds: float, span: float = 0.0) -> None:
+        """Open the run, pull until it has learned, and take the profile of a turn, or of `span` seconds.
 
         Raises: ConfigError: that takes longer.
         """
@@ -204,7 +204,7 @@ class Trial:
                 self.parameters = fingerprint(self.workers.policy.state_dict())
             next(run)
             before = run.ledger()
-            self.turn()
+            self.turn(span)
             self.profile = Profile(run.ledger().since(before), counter=self.config.clock)
         except StopIteration:
             raise ConfigError(f"it had not learned and reported after {seconds:.0f} s") from None
@@ -212,15 +212,15 @@ class Trial:
             timer.cancel()
             timer.join()
 
-    def turn(self) -> Turn:
-        """Pull for a moment. What others have made ready meanwhile does not count."""
+    def turn(self, span: float = 0.0) -> Turn:
+        """Pull for a moment, or for `span` seconds. What others have made ready meanwhile does not count."""
         torch.set_num_threads(self.config.torch_threads)  # of the process, which has several trials
         blas_threads(self.config.torch_threads)
         if self.clocked:
             next(self._run)
         counter = self.config.clock
         began, steps = clock(), self._run.counters.get(counter, 0)
-        while clock() < began + TURN:
+        while clock() < began + (span or TURN):
             next(self._run)
         return Turn(self._run.counters[counter] - steps, clock() - began)
 

@@ -23,6 +23,7 @@ from flowrl.errors import ConfigError, FlowError, PlanError, notes_of, printable
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
+    from flowrl.inspect.profile import Profile
     from flowrl.rollout import BaseWorkers
     from flowrl.rollout.evaluation import Goal
     from flowrl.trainer.config import Configuration
@@ -432,9 +433,7 @@ def profile(
     Prints the share of the time of each thread and process that each operator was busy, and what they waited for; what
     bounds the pace; and how much faster the run would be after a change.
     """
-    from flowrl.inspect.profile import Profile
-    from flowrl.storage.files import json_text, read_json
-    from flowrl.trainer.directory import PROFILE
+    from flowrl.storage.files import json_text
 
     folder = Path(plan)
     if not folder.is_dir():
@@ -446,17 +445,56 @@ def profile(
                 raise
         folder = ctx.meta["flowrl.directory"]
     else:
-        given = {name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE}
-        of_plans = given - {"plan", "as_json", "trust"}
-        if extra := [param.opts[0] for param in ctx.command.params if param.name in of_plans]:
-            raise ConfigError(f"{plan} is the directory of a run, which has its settings: leave {', '.join(extra)} out")
-    try:
-        found = Profile.of(read_json(folder / PROFILE))
-    except FileNotFoundError:
-        raise ConfigError(f"{folder} has no {PROFILE}: a run of flowrl writes it once a second") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / PROFILE} cannot be read: {error}") from error
+        _check_of_run(ctx, plan, "as_json", "trust")
+    found = _profile_of(folder)
     _show(json_text(found.summary()) if as_json else "\n".join(found.lines()))
+
+
+@cli.command(cls=OfPlan)
+@_plan_argument()
+@_plan_options
+@click.option("--cost", "costs", metavar="OPERATOR=S", multiple=True, help="Its seconds per item, not those measured.")
+@click.option(
+    "--way", type=Number(above=0), metavar="S", help="Seconds of a request beside its work; 0.002 by default."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def simulate(
+    ctx: click.Context,
+    /,
+    plan: str,
+    num_workers: int | None,
+    costs: tuple[str, ...],
+    way: float | None,
+    as_json: bool,
+    inserts: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Tell what PLAN would do with --workers N, which need not be here.
+
+    Measures PLAN in this process for some seconds, or reads what the run directory PLAN has written, and prints, by the
+    model of flowrl profile: steps per second, how full queues are, how old rows are when they are learned from, and
+    what bounds the pace. Each worker has a core of its own.
+    """
+    from flowrl.cli.simulate import MEASURED, WAY, measured, simulate, with_costs
+    from flowrl.storage.files import json_text
+    from flowrl.trainer.plan_file import load_plan_file
+
+    if num_workers is None or num_workers < 0:
+        given = "" if num_workers is None else f" {num_workers}"
+        raise ConfigError(f"--workers{given}: expected how many workers to simulate, 0 or more")
+    seconds = {name: _seconds(name, value) for name, value in _pairs("--cost", costs).items()}
+    if Path(plan).is_dir():
+        _check_of_run(ctx, plan, "as_json", "trust", "num_workers", "costs", "way")
+        found = _profile_of(Path(plan))
+    else:
+        if inserts:
+            raise ConfigError(f"--insert {inserts[0]}: simulate takes the plan as it is; put the operator into a file")
+        plan_file = load_plan_file(plan)
+        config = _configured(plan_file, {}, num_workers=None, **options)
+        found = measured(plan_file, config, MEASURED)
+    there = simulate(with_costs(found, seconds), num_workers, way=way or WAY)
+    _show(json_text(there.values()) if as_json else "\n".join(there.lines()))
 
 
 @cli.command(cls=OfPlan)
@@ -929,6 +967,35 @@ def _trusted(trust: bool) -> Trust:
         return True
 
     return trust or asked
+
+
+def _profile_of(folder: Path) -> Profile:
+    """The profile that a run has written."""
+    from flowrl.inspect.profile import Profile
+    from flowrl.storage.files import read_json
+    from flowrl.trainer.directory import PROFILE
+
+    try:
+        return Profile.of(read_json(folder / PROFILE))
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} has no {PROFILE}: a run of flowrl writes it once a second") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / PROFILE} cannot be read: {error}") from error
+
+
+def _check_of_run(ctx: click.Context, plan: str, *others: str) -> None:
+    """Refuse the options of a plan, but for others, where PLAN is the directory of a run."""
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE}
+    of_plans = given - {"plan", *others}
+    if extra := [param.opts[0] for param in ctx.command.params if param.name in of_plans]:
+        raise ConfigError(f"{plan} is the directory of a run, which has its settings: leave {', '.join(extra)} out")
+
+
+def _seconds(name: str, value: Any) -> float:
+    """The seconds of a --cost."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ConfigError(f"--cost {name}={value}: expected seconds, a finite number of at least 0")
+    return float(value)
 
 
 def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> Plan:

@@ -200,7 +200,7 @@ class Profile:
             calls = mine.items.get(path, 0)
             mine.wall -= sum(busy.values())
         total, about["workers"] = sum(busy.values()), workers
-        about["in_flight"] = flight = about["in_flight"] if in_flight is None else in_flight
+        about["in_flight"] = about["in_flight"] if in_flight is None else in_flight
         if workers == 0:
             mine.add({each: spent for each, spent in busy.items() if each != ENGINE})
             mine.wall += total
@@ -208,15 +208,39 @@ class Profile:
             waited = (total + way * calls) / workers
             mine.add(waits={path: waited})
             mine.wall += waited
-        wall, made = kept[DRIVER].wall, list[Account]()
-        for number in range(workers):
-            each = Account(f"worker {number} of {path}", "worker", wall, stage=path, by=reader)
-            each.busy = {operator: spent / workers for operator, spent in busy.items() if operator != ENGINE}
-            each.calls, each.waits = calls / workers, {NO_REQUEST: wall - total / workers}
-            each.trips = each.worked * (1 + (flight - 1) * min(1.0, each.worked / wall)) + way * each.calls
-            made.append(each)
+        made = [
+            Account(
+                f"worker {number} of {path}",
+                "worker",
+                total / workers,
+                busy={operator: spent / workers for operator, spent in busy.items() if operator != ENGINE},
+                stage=path,
+                by=reader,
+                calls=calls / workers,
+            )
+            for number in range(workers)
+        ]
         stages = {**self.ledger.stages, path: about}
-        return attrs.evolve(self, ledger=attrs.evolve(self.ledger, accounts=[*kept.values(), *made], stages=stages))
+        found = attrs.evolve(self, ledger=attrs.evolve(self.ledger, accounts=[*kept.values(), *made], stages=stages))
+        found._take(kept[DRIVER].wall, path, way)
+        found._take(found.modeled(NO_CHANGE), path, way)
+        return found
+
+    def _take(self, wall: float, path: str, way: float) -> None:
+        """Let all of it take so many seconds, in which everybody is idle where it does not work."""
+        for each in self.ledger.accounts:
+            worked = each.worked
+            if each.kind == "driver":
+                kinds = {what: self.ledger.stages.get(what, {}) for what in each.waits}
+                beside = [what for what, about in kinds.items() if about.get("in_flight", 1) > 1 or what == path]
+                in_turn = {what: s for what, s in each.waits.items() if what not in beside}
+                each.waits = {**in_turn, path: wall - worked - sum(in_turn.values())}
+            else:
+                each.waits = {FULL if each.kind == "thread" else NO_REQUEST: wall - worked}
+            if each.stage == path:
+                flight = self.ledger.stages[path]["in_flight"]
+                each.trips = worked * (1 + (flight - 1) * worked / max(wall, 1e-9)) + way * each.calls
+            each.wall = wall
 
     def _reader(self, path: str) -> Account:
         """The account of the thread that pulls an operator."""

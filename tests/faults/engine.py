@@ -23,6 +23,7 @@ LEARNERS = "tests/learners/test_learners.py::"
 
 LEDGER = "tests/engine/test_ledger.py::"
 AUTOTUNE = "tests/cli/test_autotune.py::"
+SIMULATE = "tests/cli/test_simulate.py::"
 
 FAULTS = [
     Fault(
@@ -122,6 +123,20 @@ FAULTS = [
         "len(known) > 1:",
         "False:",
         AUTOTUNE + "test_what_cannot_run_or_learns_otherwise_is_left_out",
+    ),
+    Fault(
+        "E9",
+        "flowrl/inspect/profile.py",
+        "busy = {each: mine.busy.pop(each) for each",
+        "busy = {each: mine.busy[each] for each",
+        SIMULATE + "test_work_is_neither_lost_nor_doubled_by_another_size",
+    ),
+    Fault(
+        "E9",
+        "flowrl/cli/simulate.py",
+        'return (len(self.workers) * about["in_flight"] - 1) * updates',
+        "return updates",
+        SIMULATE + "test_what_is_in_flight_and_how_old_it_becomes_follow_from_the_pace",
     ),
     Fault(
         "D6",
