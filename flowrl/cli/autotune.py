@@ -51,7 +51,7 @@ WORTH = 1.05
 #: Gain that the model must foresee for a neighbor to be tried: it may be wrong.
 HOPE = -0.15
 #: Share of the seconds after which no run is begun, and the seconds that one with other processes on Ray needs.
-LAST, RAY_SECONDS = 0.8, 20.0
+LAST, RAY_SECONDS = 0.8, 25.0
 #: Seconds of a request to another process beside its work, as long as none was measured.
 WAY = 2e-3
 
@@ -278,6 +278,7 @@ class Search:
     pace: float = attrs.field(init=False, default=0.0)  #: of the given settings, per second
     took: float = attrs.field(init=False, default=0.0)
     best: Point = attrs.field(init=False, default=())
+    _repeats: bool = attrs.field(init=False, default=True)
     _times: Times | None = attrs.field(init=False, default=None)
     _began: float = attrs.field(init=False, factory=clock)
 
@@ -290,6 +291,7 @@ class Search:
             self.knobs = knobs(self.config, trial.plan)
             self.best = tuple(knob.given for knob in self.knobs)
             trial.warm_up(self._left())
+            self._repeats = trial.repeats
             self.given, self._times = trial.profile, self._probe()
             self.pace = trial.turn().pace
             self.rows[self.best] = Row("as given", "", None, 1.0)
@@ -343,10 +345,10 @@ class Search:
         for point in self.neighbors(self.best):
             if point not in self.rows or self.rows[point].words in (_SLOW, _LATE):
                 foreseen = self.foreseen(trial.profile, point)
-                starts_ray = bool(self.at(point).num_workers) and not self.config.num_workers
-                found.append((starts_ray, -(foreseen or 1.0), point, foreseen))
-        for starts_ray, _, point, foreseen in sorted(found, key=lambda each: each[:2]):
-            late = self._left() < max(self.seconds * (1 - LAST), RAY_SECONDS * starts_ray)
+                on_ray = bool(self.at(point).num_workers)
+                found.append((on_ray, -(foreseen or 1.0), point, foreseen))
+        for on_ray, _, point, foreseen in sorted(found, key=lambda each: each[:2]):
+            late = self._left() < max(self.seconds * (1 - LAST), RAY_SECONDS * on_ray)
             if late or (foreseen is not None and foreseen < 1 + HOPE):
                 row = self.rows[point] = self._row(point, foreseen)
                 row.words = _LATE if late else _SLOW
@@ -456,7 +458,12 @@ class Search:
         else:
             lines.append(f"Chosen: the given settings; nothing that was tried is {WORTH - 1:.0%} faster.")
         changes = [f"{each}: {each.changes}" for each in options if each.changes]
-        lines += [f"Changes {'; '.join(changes)}."] if changes else ["Parameters stay equal to the last bit."]
+        equal = "Parameters stay equal to the last bit."
+        if not self._repeats:
+            equal = (
+                "The parameters of this plan follow the clock with any settings; what an environment does is the same."
+            )
+        lines += [f"Changes {'; '.join(changes)}."] if changes else [equal]
         if not self.allow_inexact:
             others = [each for knob in self.knobs for each in knob.options if each.changes]
             if others:

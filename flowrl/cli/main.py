@@ -476,7 +476,7 @@ def simulate(
     model of flowrl profile: steps per second, how full queues are, how old rows are when they are learned from, and
     what bounds the pace. Each worker has a core of its own.
     """
-    from flowrl.cli.simulate import MEASURED, WAY, measured, simulate, with_costs
+    from flowrl.cli.simulate import MEASURED, measured, simulate
     from flowrl.storage.files import json_text
     from flowrl.trainer.plan_file import load_plan_file
 
@@ -493,7 +493,7 @@ def simulate(
         plan_file = load_plan_file(plan)
         config = _configured(plan_file, {}, num_workers=None, **options)
         found = measured(plan_file, config, MEASURED)
-    there = simulate(with_costs(found, seconds), num_workers, way=way or WAY)
+    there = simulate(found, num_workers, way, seconds)
     _show(json_text(there.values()) if as_json else "\n".join(there.lines()))
 
 

@@ -70,7 +70,7 @@ class Simulation:
         if about["kind"] != "gather_async" or not self.workers:
             return 0.0  # it is asked for with the newest weights, and all wait for it
         items = sum(each.calls for each in self.workers)
-        return (len(self.workers) * about["in_flight"] - 1) * updates / max(items, 1e-9)
+        return (len(self.workers) * int(about["in_flight"]) - 1) * updates / max(items, 1e-9)
 
     @property
     def workers(self) -> list[Account]:
@@ -113,35 +113,34 @@ def measured(plan_file: PlanFile, config: Configuration, seconds: float = MEASUR
 
     Raises: ConfigError: it does not learn within a minute.
     """
-    with Trial(
-        plan_file, attrs.evolve(config, num_workers=0, envs_per_worker=config.grouping[1], env_groups=None)
-    ) as one:
+    alone = attrs.evolve(config, num_workers=0, envs_per_worker=config.grouping[1], env_groups=None)
+    with Trial(plan_file, alone) as one:
         one.warm_up(WARM_UP, seconds)
         return one.profile
 
 
-def with_costs(profile: Profile, costs: Mapping[str, float]) -> Profile:
-    """The profile with other seconds per item of some operators, by path or last part. Raises: ConfigError: unknown."""
-    accounts = [attrs.evolve(each, busy=dict(each.busy)) for each in profile.ledger.accounts]
-    known = {path for each in accounts for path in each.busy}
-    for name, seconds in costs.items():
-        hits = [path for path in known if name in (path, path.rpartition(".")[2])]
-        if len(hits) != 1:
-            way_out = f"one of {', '.join(sorted(hits))}" if hits else did_you_mean(name, known)
-            raise ConfigError(f"--cost {name}={seconds:g}: no single operator has this name; {way_out}")
-        for each in accounts:
-            if (path := hits[0]) in each.busy:
-                spent = each.items.get(path, each.calls) * seconds
-                each.wall += spent - each.busy[path]
-                each.busy[path] = spent
-    return attrs.evolve(profile, ledger=attrs.evolve(profile.ledger, accounts=accounts), recent=None)
+def simulate(
+    profile: Profile, workers: int, way: float | None = None, costs: Mapping[str, float] | None = None
+) -> Simulation:
+    """The work of a profile with so many workers.
 
+    Args:
+        profile: Of a run of any size.
+        workers: How many.
+        way: Seconds of a request beside work, where none was measured.
+        costs: Seconds per item of operators, by path or its last part, instead of those measured.
 
-def simulate(profile: Profile, workers: int, in_flight: int | None = None, way: float = WAY) -> Simulation:
-    """The work of a profile with so many workers. Raises: ConfigError: the plan has no workers to change."""
+    Raises: ConfigError: the plan has no workers to change, or no such operator.
+    """
     gathers = [path for path, about in profile.ledger.stages.items() if about.get("part")]
     if len(gathers) != 1:
         has = f"several gathers, {' and '.join(gathers)}" if gathers else "no gather, whose workers could be more"
         raise ConfigError(f"the profile has {has}: simulate knows plans with one")
-    resized = profile.resized(gathers[0], workers, in_flight, way)
-    return Simulation(resized, gathers[0])
+    known, by_path = {path for each in profile.ledger.accounts for path in each.busy}, dict[str, float]()
+    for name, seconds in (costs or {}).items():
+        hits = [path for path in known if name in (path, path.rpartition(".")[2])]
+        if len(hits) != 1:
+            way_out = f"it may be {' or '.join(sorted(hits))}" if hits else did_you_mean(name, known)
+            raise ConfigError(f"--cost {name}={seconds:g}: no single operator has this name; {way_out}")
+        by_path[hits[0]] = seconds
+    return Simulation(profile.resized(gathers[0], workers, WAY if way is None else way, by_path), gathers[0])

@@ -175,32 +175,41 @@ class Profile:
         for path in self._sources():
             yield path, self.seconds  # the pace of others
 
-    def resized(self, path: str, workers: int, in_flight: int | None = None, way: float = 0.0) -> Profile:
+    def resized(self, path: str, workers: int, way: float = 0.0, costs: Mapping[str, float] | None = None) -> Profile:
         """The same work behind a gather with other workers, each of which has a core: 0 are in the reader's thread.
 
         Args:
             path: The gather.
             workers: Processes that share its part of the plan evenly.
-            in_flight: Requests to each; None: as it is.
             way: Seconds of a request beside work, if none was measured.
+            costs: Seconds per item of operators, by path, instead of those measured.
         """
         about, old, seconds = dict(self.ledger.stages[path]), self._of(path), self.seconds
         reader = old[0].by if old else self._reader(path).name
         kept = {each.name: copy.deepcopy(each) for each in self.ledger.accounts if each not in old}
-        mine, busy = kept[reader], dict[str, float]()
+        mine, busy, items = kept[reader], dict[str, float](), dict[str, float]()
         if old:
             for each in old:
+                times = seconds / max(each.wall, 1e-9)  # its account may be half a second old
                 for operator, spent in [*each.busy.items(), (ENGINE, each.engine)]:
-                    busy[operator] = busy.get(operator, 0.0) + spent * seconds / max(each.wall, 1e-9)
+                    busy[operator] = busy.get(operator, 0.0) + spent * times
+                    items[operator] = items.get(operator, 0.0) + each.items.get(operator, 0) * times
             calls = sum(each.calls * seconds / max(each.wall, 1e-9) for each in old)
             way = sum(self._way(each, about["in_flight"]) for each in old) / len(old)
             mine.wall -= mine.waits.pop(path, 0.0)
         else:
             busy = {each: mine.busy.pop(each) for each in about["part"] if each in mine.busy}
-            calls = mine.items.get(path, 0)
+            items, calls = dict(mine.items), mine.items.get(path, 0)
             mine.wall -= sum(busy.values())
+        for operator, cost in (costs or {}).items():
+            if operator in busy:
+                busy[operator] = items[operator] * cost
+            for each in kept.values():
+                if operator in each.busy:
+                    spent = each.items.get(operator, each.calls) * cost
+                    each.wall += spent - each.busy[operator]
+                    each.busy[operator] = spent
         total, about["workers"] = sum(busy.values()), workers
-        about["in_flight"] = about["in_flight"] if in_flight is None else in_flight
         if workers == 0:
             mine.add({each: spent for each, spent in busy.items() if each != ENGINE})
             mine.wall += total

@@ -89,6 +89,7 @@ class Scripted:
 
     pace: Callable[[Any], float]
     begun: list[Any]
+    repeats = True
 
     def __init__(self, plan_file: Any, config: Any) -> None:
         self.config = config

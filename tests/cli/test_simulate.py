@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.cli.simulate import simulate, with_costs
+from flowrl.cli.simulate import simulate
 from flowrl.engine.ledger import DRIVER, FULL, NO_REQUEST, Account, Ledger
 from flowrl.errors import ConfigError
 from flowrl.inspect.profile import Profile
@@ -76,10 +76,22 @@ def test_a_slow_learner_elsewhere_has_full_hands() -> None:
 
 
 def test_costs_replace_what_was_measured() -> None:
-    there = simulate(with_costs(inline(), {"learn": 0.3}), 100)
-    assert (there.pace, there.values()["cause"]) == (pytest.approx(1_000 / 30), "learn")
+    """E9: of the driver and of workers, for a run that had some already, too."""
+    costs = {"learn": 0.3, "act": 2.0}
+    workers = [
+        Account(
+            f"worker {i} of g", "worker", 10, {"act": 4.0}, {NO_REQUEST: 6.0}, "g", DRIVER, 50, 4, items={"act": 50}
+        )
+        for i in range(2)
+    ]
+    over = inline("gather_async", 2, *workers)
+    over.ledger.accounts[0] = Account(DRIVER, "driver", 10, {"learn": 2.0}, {"g": 8.0}, items={"learn": 100})
+    for measured in (inline(), over):
+        there = simulate(measured, 100, costs=costs)
+        assert (there.pace, there.values()["cause"]) == (pytest.approx(1_000 / 30), "learn")
+        assert simulate(measured, 2, costs={"act": 2.0}).pace == pytest.approx(1_000 / 100)
     with pytest.raises(ConfigError, match=r"^--cost lern=1: no single operator has this name; did you mean 'learn'"):
-        with_costs(inline(), {"lern": 1.0})
+        simulate(inline(), 2, costs={"lern": 1.0})
 
 
 def test_a_plan_is_simulated_and_the_profile_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ FAULTS = [
     Fault(
         "E9",
         "flowrl/cli/simulate.py",
-        'return (len(self.workers) * about["in_flight"] - 1) * updates',
+        'return (len(self.workers) * int(about["in_flight"]) - 1) * updates',
         "return updates",
         SIMULATE + "test_what_is_in_flight_and_how_old_it_becomes_follow_from_the_pace",
     ),
