@@ -184,7 +184,7 @@ class Account:
     ) -> None:
         """Compare what was stored with what the shards hold, and with what was drawn."""
         columns = [shard["columns"] for shard in memory["shards"] if shard["columns"]]
-        rows = [row for each in columns for row in np.stack([each[name] for name in NAME], 1).tolist()]
+        rows = [row for each in columns for row in np.stack([np.ravel(each[name]) for name in NAME], 1).tolist()]
         holds = set(map(tuple, rows))
         assert len(holds) == len(rows), "a row is in the memory twice"
         assert holds <= there.keys(), "the memory has rows that were never stored"
