@@ -36,6 +36,7 @@ from flowrl.plans import r2d2 as _r2d2
 from flowrl.plans import r2d3 as _r2d3
 from flowrl.plans import rainbow as _rainbow
 from flowrl.plans import rbc as _rbc
+from flowrl.plans import redq as _redq
 from flowrl.plans import rnd_dqn as _rnd_dqn
 from flowrl.plans import rnd_ppo as _rnd_ppo
 from flowrl.plans import sac as _sac
@@ -43,6 +44,7 @@ from flowrl.plans import sacfd as _sacfd
 from flowrl.plans import self_play as _self_play
 from flowrl.plans import sqil as _sqil
 from flowrl.plans import td3 as _td3
+from flowrl.plans import tqc as _tqc
 from flowrl.plans import two_trainers as _two_trainers
 from flowrl.plans import vdn as _vdn
 from flowrl.trainer.config import Configuration
@@ -320,6 +322,8 @@ class _ApexDQN(_Settings, total=False):
     in_flight: int
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     priority_alpha: float
@@ -387,6 +391,8 @@ class _C51(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool
@@ -551,6 +557,8 @@ class _DQN(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool
@@ -599,6 +607,8 @@ class _DQfD(_Settings, total=False):
     learning_starts: int
     margin: float
     margin_weight: float
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     n_step_weight: float
     noisy: bool
@@ -705,6 +715,8 @@ class _HERDQN(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool
@@ -1225,6 +1237,8 @@ class _QMIX(_Settings, total=False):
     learning_starts: int
     mixer: Literal["sum", "monotonic"]
     mixer_width: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool
@@ -1268,6 +1282,8 @@ class _QRDQN(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool
@@ -1429,6 +1445,54 @@ class RBC(_rbc.RBC):
         **settings: Unpack[_RBC],
     ) -> None: ...
 
+class _REDQ(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    critic_learning_rate: float | str | list[list[float]] | None
+    critics: int
+    dropout: float
+    entropy_fraction: float
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    layer_norm: bool
+    learn_temperature: bool
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    n_step: int
+    normalize_obs: bool
+    normalize_rewards: bool
+    policy_delay: int
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float | str | list[list[float]]
+    priority_beta_end: float
+    priority_beta_steps: int | None
+    random_steps: int
+    replay_ratio: float
+    report_every: int
+    target_critics: int
+    target_entropy: float | None
+    target_every: int
+    tau: float
+    temperature: float
+
+class REDQ(_redq.REDQ):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_REDQ],
+    ) -> None: ...
+
 class _RNDDQN(_Settings, total=False):
     batch_size: int
     buffer_size: int
@@ -1445,6 +1509,8 @@ class _RNDDQN(_Settings, total=False):
     intrinsic_weight: float
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool
@@ -1550,6 +1616,8 @@ class _Rainbow(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool
@@ -1796,6 +1864,52 @@ class TD3(_td3.TD3):
         **settings: Unpack[_TD3],
     ) -> None: ...
 
+class _TQC(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    critic_learning_rate: float | str | list[list[float]] | None
+    critics: int
+    dropped_quantiles: int
+    entropy_fraction: float
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learn_temperature: bool
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    n_step: int
+    normalize_obs: bool
+    normalize_rewards: bool
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float | str | list[list[float]]
+    priority_beta_end: float
+    priority_beta_steps: int | None
+    quantiles: int
+    random_steps: int
+    replay_ratio: float
+    report_every: int
+    target_entropy: float | None
+    target_every: int
+    tau: float
+    temperature: float
+
+class TQC(_tqc.TQC):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_TQC],
+    ) -> None: ...
+
 class _TwoTrainers(_Settings, total=False):
     dqn: dict[str, Any]
     fragment_steps: int
@@ -1834,6 +1948,8 @@ class _VDN(_Settings, total=False):
     learning_starts: int
     mixer: Literal["sum", "monotonic"]
     mixer_width: int
+    munchausen: float
+    munchausen_temperature: float
     n_step: int
     noisy: bool
     normalize_obs: bool

@@ -30,6 +30,7 @@ from flowrl.policies.q_actor_critic import QActorCriticPolicy as QActorCriticPol
 from flowrl.policies.qmix import QMIXPolicy as QMIXPolicy
 from flowrl.policies.r2d2 import R2D2Policy as R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy as RecurrentPPOPolicy
+from flowrl.policies.redq import REDQPolicy as REDQPolicy
 from flowrl.policies.sac import SACPolicy as SACPolicy
 from flowrl.policies.sampling import argmax_sample as argmax_sample
 from flowrl.policies.sampling import eps_greedy_sample as eps_greedy_sample
@@ -40,4 +41,5 @@ from flowrl.policies.soft_q import RBCPolicy as RBCPolicy
 from flowrl.policies.soft_q import SoftQPolicy as SoftQPolicy
 from flowrl.policies.td3 import DDPGPolicy as DDPGPolicy
 from flowrl.policies.td3 import TD3Policy as TD3Policy
+from flowrl.policies.tqc import TQCPolicy as TQCPolicy
 from flowrl.schedules import linear_schedule as linear_schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -15,12 +15,14 @@ from flowrl.policies.in_numpy import Function, in_numpy
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import Encoder, mlp
 
+#: Some of several networks, by their numbers.
+Some = slice | torch.Tensor
+
+ALL, FIRST = slice(None), slice(1)
+
 
 class Stacked(nn.Module):
-    """Linear layers of k networks side by side: `[k, B, in]` to `[k, B, out]`, initialized like `nn.Linear`.
-
-    Inputs `[1, B, in]` go to the first network alone.
-    """
+    """Linear layers of k networks side by side: `[k, B, in]` to `[k, B, out]`, initialized like `nn.Linear`."""
 
     def __init__(self, k: int, fan_in: int, fan_out: int) -> None:
         super().__init__()
@@ -28,15 +30,31 @@ class Stacked(nn.Module):
         self.weight = nn.Parameter(torch.empty(k, fan_in, fan_out).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(k, 1, fan_out).uniform_(-bound, bound))
 
-    def forward(self, x: torch.Tensor, frozen: bool = False) -> torch.Tensor:
-        """With `frozen`, gradients flow to `x` but not to the weights."""
-        weight, bias = (self.weight.detach(), self.bias.detach()) if frozen else (self.weight, self.bias)
-        if len(x) < len(weight):
-            weight, bias = weight[: len(x)], bias[: len(x)]
+    def forward(self, x: torch.Tensor, frozen: bool = False, only: Some = ALL) -> torch.Tensor:
+        """Inputs of `only` these networks. With `frozen`, gradients flow to `x` but not to the weights."""
+        weight, bias = _weights(self, frozen, only)
         if weight.shape[2] == 1:  # several times as fast as a product with a matrix of one column
             single: torch.Tensor = (x * weight.mT).sum(2, keepdim=True) + bias
             return single
         return torch.baddbmm(bias, x, weight)
+
+
+class StackedNorm(nn.Module):
+    """Layer normalization of k networks side by side, `[k, B, width]`."""
+
+    def __init__(self, k: int, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(k, 1, width)), nn.Parameter(torch.zeros(k, 1, width))
+
+    def forward(self, x: torch.Tensor, frozen: bool = False, only: Some = ALL) -> torch.Tensor:
+        """Arguments as for `Stacked`."""
+        weight, bias = _weights(self, frozen, only)
+        return torch.addcmul(bias, nn.functional.layer_norm(x, x.shape[2:]), weight)
+
+
+def _weights(layer: Any, frozen: bool, only: Some) -> tuple[torch.Tensor, torch.Tensor]:
+    weight, bias = (layer.weight.detach(), layer.bias.detach()) if frozen else (layer.weight, layer.bias)
+    return (weight, bias) if only is ALL else (weight[only], bias[only])
 
 
 class Critics(nn.Module):
@@ -45,13 +63,26 @@ class Critics(nn.Module):
     Args:
         size: Numbers of an action; 0: there are n discrete actions, all evaluated at once.
         outputs: 1, or n.
+        dropout: Share of the hidden units that each evaluation drops; learning draws them from the policy's stream.
+        layer_norm: Normalize each hidden layer before its activation.
     """
 
-    def __init__(self, encoder: Encoder, size: int, outputs: int, hidden: Sequence[int], k: int) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        size: int,
+        outputs: int,
+        hidden: Sequence[int],
+        k: int,
+        *,
+        dropout: float = 0.0,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
-        self.encoder, self.k, self.size = encoder, k, size
+        self.encoder, self.k, self.size, self.dropout = encoder, k, size, dropout
         sizes = [encoder.features + size, *hidden, outputs]
         self.layers = nn.ModuleList(Stacked(k, *pair) for pair in pairwise(sizes))
+        self.norms = nn.ModuleList(StackedNorm(k, width) for width in hidden if layer_norm)
 
     def forward(
         self,
@@ -59,19 +90,24 @@ class Critics(nn.Module):
         action: torch.Tensor | None = None,
         *,
         frozen: bool = False,
-        first: bool = False,
+        only: Some = ALL,
     ) -> torch.Tensor:
         """Values `[k, B]` of actions `[B, ...]`, or without actions `[k, B, n]`, from features `[B, ...]`.
 
-        With `frozen`, gradients flow to the actions but not to the critics' weights. With `first`, only the first
-        critic evaluates, `[1, B]`.
+        `[k, B, outputs]` of actions if there are several outputs. With `frozen`, gradients flow to the actions but not
+        to the critics' weights. `only` some of the critics evaluate.
         """
         x = features if action is None else torch.cat([features, action.reshape(len(action), self.size)], 1)
-        x = x.expand(1 if first else self.k, *x.shape)
+        x = x.expand(self.k if only is ALL else len(torch.arange(self.k)[only]), *x.shape)
         *hidden, last = self.layers
-        for layer in hidden:
-            x = torch.relu_(layer(x, frozen))  # in place: large new arrays cost as much as the products
-        values: torch.Tensor = last(x, frozen).float()  # whatever precision the layers use
+        for layer, norm in zip_longest(hidden, self.norms):
+            x = layer(x, frozen, only)
+            if self.dropout:  # on the CPU, whose generator the policy's stream replaces
+                x = x * (torch.rand(x.shape) >= self.dropout).to(x.device) / (1 - self.dropout)
+            if norm is not None:
+                x = norm(x, frozen, only)
+            x = torch.relu_(x)  # in place: large new arrays cost as much as the products
+        values: torch.Tensor = last(x, frozen, only).float()  # whatever precision the layers use
         return values if action is None else values.squeeze(2)
 
 

@@ -82,6 +82,14 @@ class EpsilonSettings(Settings):
         return schedule(self.epsilon_start, self.epsilon_end, self.epsilon_steps)
 
 
+def of_one_step(config: Settings, _field: Any, given: float) -> None:
+    """Refuse a weight out of range, and returns of several steps."""
+    if not 0 <= given <= 1:
+        raise ValueError("expected 0 .. 1")
+    if given and config.get("n_step", 1) > 1:
+        raise ValueError("returns of several steps would lack what it adds on those between: set n_step=1 too")
+
+
 class DQNPolicy(Policy):
     """Deep Q-learning over discrete actions, with its later improvements as settings.
 
@@ -104,6 +112,10 @@ class DQNPolicy(Policy):
 
         #: See `QNetwork`. Set epsilon to 0 to explore by noise alone.
         noisy: bool = setting(False, "explore by noise of learned scale in the weights (NoisyNet)")
+        munchausen: float = setting(
+            0.0, "weight of the log-policy in rewards (M-DQN has 0.9); 0 is DQN", range="0 .. 1", validator=of_one_step
+        )
+        munchausen_temperature: float = positive(0.03, "temperature of that policy, softmax of the target's values")
 
     settings: Settings
     model: QNetwork
@@ -181,7 +193,34 @@ class DQNLearning(Learning):
     @torch.no_grad()
     def target(self, rows: Batch) -> torch.Tensor:
         """Targets `[B, ...]` of the head for windows with `reward`, `next_obs` and `discount`."""
+        if self.policy.settings.munchausen:
+            return self.munchausen_target(rows)
         return self.policy.model.head.target(rows.reward.float(), rows.discount, self.of_best(rows.next_obs))
+
+    def munchausen_target(self, rows: Batch) -> torch.Tensor:
+        """Σₐ π(a | s_t) times the head's target for a reward of r + α [τ log π(a_tm1 | s_tm1)]₋₁⁰ − d τ log π(a | s_t).
+
+        π is the softmax of the target network's values / τ. For the mean this is eq. 1 of the source, for quantiles
+        its M-IQN, and for a categorical distribution the mixture over actions.
+
+        Source: Vieillard et al. 2020, "Munchausen Reinforcement Learning".
+        """
+        policy, head = self.policy, self.policy.model.head
+        tau = policy.settings.munchausen_temperature
+
+        def log_pi(values: torch.Tensor, obs: Any) -> torch.Tensor:
+            return torch.log_softmax(masked(values, action_mask(obs)) / tau, 1)
+
+        log_pi_tm1 = log_pi(policy.target(rows.obs, policy.noise()), rows.obs)
+        outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
+        log_pi_t = log_pi(head(outputs_t), rows.next_obs)
+        bonus = policy.settings.munchausen * (tau * of_action(log_pi_tm1, rows.action.long())).clamp(-1, 0)
+        pi_t = log_pi_t.exp()
+        reward = (rows.reward.float() + bonus)[:, None] - rows.discount[:, None] * tau * log_pi_t
+        discount = rows.discount[:, None].expand_as(reward)
+        each = head.target(reward.flatten(), discount.flatten(), outputs_t.flatten(0, 1)).view_as(outputs_t)
+        target: torch.Tensor = (pi_t.view(*pi_t.shape, *[1] * len(head.shape)) * each).sum(1)
+        return target
 
     def of_best(self, obs_t: Any) -> torch.Tensor:
         """The target network's outputs `[B, ...]` for the best action in `obs_t [B, ...]`: see `best_action`."""

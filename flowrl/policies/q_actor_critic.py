@@ -108,9 +108,10 @@ class QActorCriticPolicy(Policy):
     def _learning(self) -> QActorCriticLearning:
         """The learn mode."""
 
-    def _critics(self, size: int, outputs: int = 1) -> Critics:
+    def _critics(self, size: int, outputs: int = 1, **how: Any) -> Critics:
+        """See `Critics`, of which `how` are the further arguments."""
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
-        return Critics(encoding, size, outputs, self.settings.hidden, self.critics)
+        return Critics(encoding, size, outputs, self.settings.hidden, self.critics, **how)
 
     @property
     @abc.abstractmethod
@@ -223,7 +224,7 @@ class QActorCriticLearning(Learning):
         actor_terms: torch.Tensor | None,
         reported: dict[str, torch.Tensor],
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The mean over rows of wᵢ (Σₖ ½ (Qₖ(sᵢ, aᵢ) − yᵢ)² + actor termsᵢ), with y = r + d · value_t.
+        """The mean over rows of wᵢ (critic lossᵢ + actor termsᵢ), with y = r + d · value_t.
 
         Args:
             q: `[k, B]`. value_t: `[B]`, of the state arrived in, which d discounts (T6, N2).
@@ -231,11 +232,19 @@ class QActorCriticLearning(Learning):
 
         Reports the mean over critics of |Qₖ − y| as each row's priority.
         """
-        assert q.shape[1:] == value_t.shape == rows.reward.shape
-        errors = q - (rows.reward.float() + rows.discount * value_t)
-        critic = 0.5 * errors.square().sum(0)
+        y = rows.reward.float() + rows.discount * value_t
+        critic = self.critic_loss(q, y)
         each = critic if actor_terms is None else critic + actor_terms
         scalars = {"critic_loss": critic.mean(), "q": q.mean(), **reported}
         if "weight" not in rows:
             return each.mean(), scalars
-        return (each * rows["weight"]).mean(), {**scalars, "priority": errors.detach().abs().mean(0)}
+        return (each * rows["weight"]).mean(), {**scalars, "priority": self.surprise(q.detach(), y)}
+
+    def critic_loss(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Σₖ ½ (Qₖ(sᵢ, aᵢ) − yᵢ)², `[B]`."""
+        assert q.shape[1:] == y.shape
+        return 0.5 * (q - y).square().sum(0)
+
+    def surprise(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The mean over critics of |Qₖ − y|, `[B]`."""
+        return (q - y).abs().mean(0)

@@ -147,8 +147,9 @@ class QMIXPolicy(DQNPolicy):
     target: Any
 
     def __init__(self, *spaces: Any, **settings: Any) -> None:
-        if settings.get("head") is not None:
-            raise ConfigError(f"head={settings['head']!r}: a team mixes mean values, not distributions")
+        for name in ("head", "munchausen"):
+            if settings.get(name):
+                raise ConfigError(f"{name}={settings[name]!r}: a team mixes the plain means of its agents' values")
         super().__init__(*spaces, **{"algorithm": "QMIX", **settings, "head": SquaredHead()})
 
     def _network(self, space: gymnasium.Space[Any]) -> QNetwork:

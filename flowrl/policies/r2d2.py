@@ -88,9 +88,9 @@ class R2D2Policy(DQNPolicy):
     model: Any  #: a `RecurrentNetwork` of a `QNetwork`
 
     def __init__(self, *spaces: Any, units: int = 64, cell: Cell = "lstm", **settings: Any) -> None:
-        for name in ("noisy", "head"):
+        for name in ("noisy", "head", "munchausen"):
             if settings.get(name):
-                raise ConfigError(f"{name}={settings[name]!r}: R2D2 learns mean values, without noise in the weights")
+                raise ConfigError(f"{name}={settings[name]!r}: R2D2 learns plain means, without noise in the weights")
         self.units, self.cell = units, cell
         super().__init__(*spaces, algorithm="R2D2", **settings)
 

@@ -127,17 +127,31 @@ class SACLearning(QActorCriticLearning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
         """See `Learning.loss`."""
-        policy, model, target = self.policy, self.policy.model, self.policy.target
+        policy, model = self.policy, self.policy.model
         choosing: Any = policy.choosing
         alpha = model.log_temperature.detach().exp()
         with torch.no_grad():
             next_action, next_logp = choosing.sample(model(rows.next_obs), rows.next_noise)
-            value_t = target(target.encoder(rows.next_obs), next_action).amin(0) - alpha * next_logp
+            value_t = self.next_value(rows, next_action) - alpha * next_logp
         features = model.critics.encoder(rows.obs)
         q = model.critics(features, rows.action)
+        if (policy.version + 1) % self.policy_delay:
+            return self.combined(rows, q, value_t, None, {})
         action, logp = choosing.sample(model.actor(features.detach()), rows.noise)
-        actor = alpha * logp - model.critics(features.detach(), action, frozen=True).amin(0)
+        actor = alpha * logp - self.climbed(model.critics(features.detach(), action, frozen=True))
         return self.with_temperature(rows, q, value_t, actor, -logp, policy.entropy)
+
+    #: Updates of the critics per update of the actor and the temperature.
+    policy_delay = 1
+
+    def next_value(self, rows: Batch, action: torch.Tensor) -> torch.Tensor:
+        """What the target critics expect of actions `[B, ...]` at s_t: `[B]`, without the entropy."""
+        target = self.policy.target
+        return target(target.encoder(rows.next_obs), action).amin(0)  # type: ignore[no-any-return]
+
+    def climbed(self, values: torch.Tensor) -> torch.Tensor:
+        """What the actor climbs, `[B]`, of the critics' values `[k, B]`."""
+        return values.amin(0)
 
     def with_temperature(
         self,

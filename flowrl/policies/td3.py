@@ -9,7 +9,7 @@ import gymnasium
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.critics import ActorAndCritics
+from flowrl.policies.critics import FIRST, ActorAndCritics
 from flowrl.policies.distributions import NoisyChoice
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 from flowrl.schedules import NumberOrSchedule
@@ -105,7 +105,7 @@ class TD3Learning(QActorCriticLearning):
         if (policy.version + 1) % policy.settings.policy_delay:
             return self.combined(rows, q, value_t, None, {})
         seen = features.detach()
-        actor = -model.critics(seen, torch.tanh(model.actor(seen)), frozen=True, first=True).squeeze(0)
+        actor = -model.critics(seen, torch.tanh(model.actor(seen)), frozen=True, only=FIRST).squeeze(0)
         return self.combined(rows, q, value_t, actor, {"actor_loss": actor.mean()})
 
     def _next_action(self, rows: Batch) -> torch.Tensor:

@@ -3,6 +3,8 @@
 from tests.faults.fault import Fault
 
 SAC = "tests/policies/test_sac_policy.py::"
+REDQ = "tests/policies/test_redq_policy.py::"
+TQC = "tests/policies/test_tqc_policy.py::"
 TD3 = "tests/policies/test_td3_policy.py::"
 BOUNDED = "tests/policies/test_bounded.py::"
 MASKS = "tests/policies/test_masks.py::"
@@ -308,8 +310,8 @@ FAULTS = [
     Fault(
         "A4",
         "flowrl/policies/critics.py",
-        "(self.weight.detach(), self.bias.detach()) if frozen else",
-        "(self.weight, self.bias) if frozen else",
+        "(layer.weight.detach(), layer.bias.detach()) if frozen else",
+        "(layer.weight, layer.bias) if frozen else",
         SAC + "test_each_network_learns_from_its_own_terms",
     ),
     Fault(
@@ -322,9 +324,65 @@ FAULTS = [
     Fault(
         "A5",
         "flowrl/policies/sac.py",
-        "next_action).amin(0)",
-        "next_action).mean(0)",
+        "return target(target.encoder(rows.next_obs), action).amin(0)",
+        "return target(target.encoder(rows.next_obs), action).mean(0)",
         SAC + "test_the_continuous_loss_against_plain_networks",
+    ),
+    Fault(
+        "A7",
+        "flowrl/policies/redq.py",
+        "only=rows.judges[0]).amin(0)",
+        "only=rows.judges[0]).mean(0)",
+        REDQ + "test_targets_take_the_minimum_of_a_few_and_the_actor_the_mean_of_all",
+    ),
+    Fault(
+        "A7",
+        "flowrl/policies/redq.py",
+        "return values.mean(0)",
+        "return values.amin(0)",
+        REDQ + "test_targets_take_the_minimum_of_a_few_and_the_actor_the_mean_of_all",
+    ),
+    Fault(
+        "A7",
+        "flowrl/policies/redq.py",
+        "drawn.argsort()[:",
+        "torch.arange(len(drawn))[:",
+        REDQ + "test_a_minibatch_is_judged_by_critics_drawn_for_it",
+    ),
+    Fault(
+        "A7",
+        "flowrl/policies/sac.py",
+        "if (policy.version + 1) % self.policy_delay:",
+        "if policy.version % self.policy_delay:",
+        REDQ + "test_the_actor_learns_in_every_few_updates",
+    ),
+    Fault(
+        "D6",
+        "flowrl/policies/redq.py",
+        "with self.policy.stream.swapped_in():",
+        "if True:",
+        REDQ + "test_dropout_follows_the_seed_and_never_the_global_generator",
+    ),
+    Fault(
+        "A8",
+        "flowrl/policies/tqc.py",
+        ".sort(0).values[:kept]",
+        "[:kept]",
+        TQC + "test_targets_leave_out_the_highest_quantiles_of_all_critics",
+    ),
+    Fault(
+        "A8",
+        "flowrl/policies/tqc.py",
+        ".sort(0).values[:kept]",
+        ".sort(0).values[-kept:]",
+        TQC + "test_targets_leave_out_the_highest_quantiles_of_all_critics",
+    ),
+    Fault(
+        "A8",
+        "flowrl/policies/tqc.py",
+        "return values.mean((0, 2))",
+        "return values.mean(2).amin(0)",
+        TQC + "test_targets_leave_out_the_highest_quantiles_of_all_critics",
     ),
     Fault(
         "A5",

@@ -18,6 +18,27 @@ OPTIONS = "tests/policies/test_learner_options.py::"
 
 FAULTS = [
     Fault(
+        "Q12",
+        "flowrl/policies/dqn.py",
+        "rows.action.long())).clamp(-1, 0)",
+        "rows.action.long())).clamp(-9, 0)",
+        DQN + "test_munchausen_targets_against_a_loop",
+    ),
+    Fault(
+        "Q12",
+        "flowrl/policies/dqn.py",
+        "- rows.discount[:, None] * tau * log_pi_t",
+        "- tau * log_pi_t",
+        DQN + "test_munchausen_targets_against_a_loop",
+    ),
+    Fault(
+        "Q12",
+        "flowrl/policies/dqn.py",
+        "return torch.log_softmax(masked(values, action_mask(obs)) / tau, 1)",
+        "return torch.log_softmax(values / tau, 1)",
+        DQN + "test_munchausen_targets_against_a_loop",
+    ),
+    Fault(
         "Q11",
         MASAC,
         "part_encoder(self.actor_space, space,",

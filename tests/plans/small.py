@@ -217,6 +217,9 @@ SMALL: dict[str, dict[str, Any]] = {
 
 SMALL["masac"] = {**SMALL["qmix"], "random_steps": 30}
 del SMALL["masac"]["mixer_width"]
+SMALL["redq"] = {**SMALL["sac"], "critics": 3, "policy_delay": 3}
+SMALL["redq droq"] = {**SMALL["redq"], "critics": 2, "dropout": 0.1, "layer_norm": True}
+SMALL["tqc"] = {**SMALL["sac"], "critics": 2, "quantiles": 5}
 SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
 SMALL["r2d2"] = {
     **SMALL["dqn"],
@@ -250,6 +253,7 @@ SMALL["hierarchy recurrent"] = {
     "manager": {**SMALL["hierarchy"]["manager"], "recurrent": "gru", "memory_size": 8, "sequence_length": 3},
 }
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
+SMALL["dqn munchausen"] = {**SMALL["dqn"], "n_step": 1, "munchausen": 0.9}
 SMALL["qrdqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 5}
 SMALL["c51"] = {**SMALL["dqn"], **OFTEN, "atoms": 7, "v_max": 10.0}
 SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}
@@ -299,6 +303,8 @@ KINDS += (
     "masac",
     "appo",
     "sac",
+    "redq droq",
+    "tqc",
     "td3",
     "ddpg",
     "bc",

@@ -43,7 +43,7 @@ TEXTS: dict[str, Callable[[], list[Any]]] = {
 
 #: Sizes of a memory that the plan refuses; what a sum lacks; and what counts for discrete actions only.
 UNUSED = {"airl_ppo": ["memory_size", "sequence_length"], "vdn": ["mixer_width"]}
-UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd")}
+UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd", "redq", "tqc")}
 #: Their data here are of one agent.
 ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql")}
 UNUSED |= ONE_AGENT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -17,11 +18,16 @@ def apart(critics: Critics) -> list[nn.Sequential]:
     networks = []
     for k in range(critics.k):
         layers: list[nn.Module] = []
-        for stacked in critics.layers:
+        for stacked, norm in zip_longest(critics.layers, critics.norms):
             linear = nn.Linear(*stacked.weight.shape[1:])
             linear.weight.data = stacked.weight[k].detach().T.clone()
             linear.bias.data = stacked.bias[k, 0].detach().clone()
-            layers += [linear, nn.ReLU()]
+            layers.append(linear)
+            if norm is not None:
+                layers.append(nn.LayerNorm(norm.weight.shape[2]))
+                layers[-1].weight.data = norm.weight[k, 0].detach().clone()
+                layers[-1].bias.data = norm.bias[k, 0].detach().clone()
+            layers.append(nn.ReLU())
         networks.append(nn.Sequential(*layers[:-1]))
     return networks
 

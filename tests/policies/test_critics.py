@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
-from flowrl.policies.critics import ActorAndCritics, Critics
+from flowrl.policies.critics import FIRST, ActorAndCritics, Critics
 from flowrl.policies.in_numpy import in_numpy
 from flowrl.policies.networks import encoder
 from flowrl.policies.torch_rng import TorchStream
@@ -15,13 +19,18 @@ from tests.policies.plain import apart, pairs, rows
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)
 
 
-def make(size: int = 2, outputs: int = 1, k: int = 3) -> Critics:
+def make(size: int = 2, outputs: int = 1, k: int = 3, hidden: Sequence[int] = (16, 8), **how: Any) -> Critics:
     with TorchStream(0).swapped_in():
-        return Critics(encoder(OBSERVATIONS), size, outputs, (16, 8), k)
+        return Critics(encoder(OBSERVATIONS), size, outputs, hidden, k, **how)
 
 
-def test_values_and_gradients_are_those_of_networks_apart() -> None:
-    critics, batch = make(), rows(20, 2).to_torch()
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_values_and_gradients_are_those_of_networks_apart(layer_norm: bool) -> None:
+    critics, batch = make(layer_norm=layer_norm), rows(20, 2).to_torch()
+    with torch.no_grad():
+        for norm in critics.norms:
+            norm.weight.copy_(torch.arange(norm.weight.numel()).view_as(norm.weight) / 10)
+            norm.bias.copy_(norm.weight - 1)
     networks = apart(critics)
     values = critics(batch.obs, batch.action)
     wanted = torch.stack([each(torch.cat([batch.obs, batch.action], 1)).squeeze(1) for each in networks])
@@ -30,7 +39,23 @@ def test_values_and_gradients_are_those_of_networks_apart() -> None:
     wanted.square().sum().backward()
     for ours, theirs in pairs(critics, networks):
         torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(critics(batch.obs, batch.action, first=True), values[:1])
+    for some in (FIRST, torch.tensor([2, 0])):
+        torch.testing.assert_close(critics(batch.obs, batch.action, only=some), values[some])
+
+
+def test_dropout_leaves_the_mean_as_it_is() -> None:
+    """D6: it draws from the stream that is swapped in, for every critic its own."""
+    critics, batch = make(hidden=(16,), k=2, dropout=0.25), rows(20, 2).to_torch()
+    outside = torch.get_rng_state()
+    with TorchStream(1).swapped_in():
+        drawn = torch.stack([critics(batch.obs, batch.action).detach() for _ in range(4000)])
+    with TorchStream(1).swapped_in():
+        assert torch.equal(critics(batch.obs, batch.action), drawn[0])
+    assert torch.equal(torch.get_rng_state(), outside)
+    critics.dropout = 0.0
+    torch.testing.assert_close(drawn.mean(0), critics(batch.obs, batch.action), rtol=0, atol=0.02)
+    assert drawn.std(0).mean() > 0.05
+    assert not torch.equal(drawn[:, 0], drawn[:, 1])
 
 
 def test_all_discrete_actions_are_judged_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import gymnasium
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies import DQNPolicy
+from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
 from flowrl.policies.devices import pick_device
 from flowrl.policies.dqn import best_action
 from flowrl.policies.networks import QNetwork, encoder
@@ -39,6 +41,45 @@ def test_the_best_action_against_a_loop(double: bool, masked: bool) -> None:
     for b in range(50):
         valid = [a for a in range(4) if mask[b, a] or not masked]
         assert int(got[b]) == max(valid, key=lambda a: float((online if double else target)[b, a]))
+
+
+@pytest.mark.parametrize("head", [None, QuantileHead(4), CategoricalHead(5, -2.0, 2.0)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_munchausen_targets_against_a_loop(head: ValueHead | None, masked: bool) -> None:
+    """Q12: for each head, the mean over the policy of its targets for one action alone."""
+    space: Any = OBSERVATIONS
+    if masked:
+        space = gymnasium.spaces.Dict({"obs": OBSERVATIONS, "action_mask": gymnasium.spaces.MultiBinary(3)})
+    policy = DQNPolicy(space, ACTIONS, head=head, hidden=(16,), seed=3, munchausen=0.9, munchausen_temperature=0.2)
+    with torch.no_grad():
+        for parameter in policy.target.parameters():
+            parameter.mul_(3)
+    draw = np.random.default_rng(1)
+    obs, next_obs = ({"obs": draw.normal(size=(12, 4)).astype(np.float32)} for _ in range(2))
+    for each in (obs, next_obs):
+        each["action_mask"] = np.ones((12, 3), np.int8)
+        each["action_mask"][::2, 1] = not masked
+    columns = {"action": draw.choice([0, 2], 12), "reward": draw.normal(size=12), "terminated": np.arange(12) > 9}
+    seen = [Batch(each) if masked else each["obs"] for each in (obs, next_obs)]
+    learn = policy.learn_mode
+    rows = learn.tensors(learn.prepare(Batch(obs=seen[0], next_obs=seen[1], **columns)))
+
+    def log_pi(values: torch.Tensor, mask: Any) -> list[float]:
+        weights = [float(torch.exp((q - values.max()) / 0.2)) * valid for q, valid in zip(values, mask)]
+        return [math.log(weight / sum(weights)) if weight else -math.inf for weight in weights]
+
+    model = policy.model.head
+    with torch.no_grad():
+        q, z_t = policy.target(rows.obs), policy.target(rows.next_obs, values=False)
+        for i, got in enumerate(learn.target(rows)):
+            taken = log_pi(q[i], obs["action_mask"][i])[columns["action"][i]]
+            reward = columns["reward"][i] + 0.9 * max(-1.0, 0.2 * taken)
+            wanted: Any = 0.0
+            for a, soft in enumerate(log_pi(model(z_t[i : i + 1])[0], next_obs["action_mask"][i])):
+                if soft > -math.inf:
+                    r = torch.tensor([reward - float(rows.discount[i]) * 0.2 * soft]).float()
+                    wanted = wanted + math.exp(soft) * model.target(r, rows.discount[i : i + 1], z_t[i : i + 1, a])[0]
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_every_hidden_layer_ends_with_a_relu() -> None:
