@@ -82,6 +82,9 @@ MOUNTAIN_CAR = (
 )
 #: Settings of SAC, TD3 and DDPG: an update for each step, of networks that are large enough for Pendulum-v1.
 SMALL = f"--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3 {NUMPY}"
+#: Twenty updates per env step.
+EAGER = f"{SMALL} --set replay_ratio=2560 --set eval_every=250"
+DROQ = "--set dropout=0.01 --set layer_norm=true"
 #: Of discrete SAC for CartPole-v1: environments, network and targets as DQN has them; and against a slow drift off the
 #: track observations of one scale, and a far horizon.
 DISCRETE = (
@@ -169,6 +172,7 @@ CLONING = f"--set eval_every=1000 {NUMPY}"
 
 TASKS = {
     "dqn-cartpole": Task("dqn", 475, 50_000, published="500"),
+    "dqn-munchausen": Task("dqn", 475, 50_000, settings="--set munchausen=0.9 --set n_step=1"),
     "c51-cartpole": Task("c51", 475, 50_000),
     "qrdqn-cartpole": Task("qrdqn", 475, 50_000, published="500"),
     "rainbow-cartpole": Task("rainbow", 475, 50_000),
@@ -221,6 +225,9 @@ TASKS = {
     "ppo-pendulum": Task("ppo", -200, 100_000, "Pendulum-v1", f"{PENDULUM} --set reward_scale=0.1", "-172"),
     "ppo-pendulum-normalized": Task("ppo", -200, 100_000, "Pendulum-v1", NORMALIZED, "-172"),
     "sac-pendulum": Task("sac", -200, 20_000, "Pendulum-v1", SMALL, "-157"),
+    "redq-pendulum": Task("redq", -200, 4_000, "Pendulum-v1", f"{EAGER} --set critics=10"),
+    "droq-pendulum": Task("redq", -200, 4_000, "Pendulum-v1", f"{EAGER} --set critics=2 {DROQ}"),
+    "tqc-pendulum": Task("tqc", -200, 20_000, "Pendulum-v1", SMALL),
     "td3-pendulum": Task("td3", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "sac-halfcheetah": Task("sac", None, 100_000, "HalfCheetah-v5", CHEETAH, extra="mujoco", peer="stable-baselines3"),
@@ -258,6 +265,7 @@ TASKS = {
             ("marwil", -355, 4_000, "Pendulum-v1", "pendulum", ""),
             ("cql", -320, 4_000, "Pendulum-v1", "pendulum", "--set conservatism=10 --set learning_rate=3e-4"),
             ("iql", -280, 8_000, "Pendulum-v1", "pendulum", "--set beta=0.1"),
+            ("td3_bc", -280, 8_000, "Pendulum-v1", "pendulum", ""),
         )
     },
     # The goal is found by reward models; without them nobody reaches it.

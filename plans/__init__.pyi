@@ -44,6 +44,7 @@ from flowrl.plans import sacfd as _sacfd
 from flowrl.plans import self_play as _self_play
 from flowrl.plans import sqil as _sqil
 from flowrl.plans import td3 as _td3
+from flowrl.plans import td3_bc as _td3_bc
 from flowrl.plans import tqc as _tqc
 from flowrl.plans import two_trainers as _two_trainers
 from flowrl.plans import vdn as _vdn
@@ -1862,6 +1863,41 @@ class TD3(_td3.TD3):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_TD3],
+    ) -> None: ...
+
+class _TD3BC(_Settings, total=False):
+    agent: str | None
+    batch_size: int
+    critic_learning_rate: float | str | list[list[float]] | None
+    data: str
+    epochs: int | None
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learning_rate: float | str | list[list[float]]
+    normalize_obs: bool
+    policy_delay: int
+    random_steps: int
+    report_every: int
+    target_every: int
+    target_noise: float
+    target_noise_clip: float
+    tau: float
+    value_weight: float
+
+class TD3BC(_td3_bc.TD3BC):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_TD3BC],
     ) -> None: ...
 
 class _TQC(_Settings, total=False):

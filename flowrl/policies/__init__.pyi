@@ -41,5 +41,6 @@ from flowrl.policies.soft_q import RBCPolicy as RBCPolicy
 from flowrl.policies.soft_q import SoftQPolicy as SoftQPolicy
 from flowrl.policies.td3 import DDPGPolicy as DDPGPolicy
 from flowrl.policies.td3 import TD3Policy as TD3Policy
+from flowrl.policies.td3_bc import TD3BCPolicy as TD3BCPolicy
 from flowrl.policies.tqc import TQCPolicy as TQCPolicy
 from flowrl.schedules import linear_schedule as linear_schedule

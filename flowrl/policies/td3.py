@@ -23,6 +23,15 @@ class ActionNoiseSettings(QActorCriticPolicy.Settings):
     exploration_noise: NumberOrSchedule = scheduled(0.1, "deviation of the Gaussian exploration noise")
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class SmoothingSettings(QActorCriticPolicy.Settings):
+    """TD3's additions to DDPG, beside a second critic."""
+
+    policy_delay: int = positive(2, "updates of the critics per update of the actor")
+    target_noise: float = not_negative(0.2, "deviation of the smoothing noise on target actions")
+    target_noise_clip: float = positive(0.5, "bound of that noise, on either side", unbounded=True)
+
+
 class TD3Policy(QActorCriticPolicy):
     """Twin delayed deep deterministic policy gradients, for bounded continuous actions.
 
@@ -34,12 +43,8 @@ class TD3Policy(QActorCriticPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(ActionNoiseSettings):
+    class Settings(SmoothingSettings, ActionNoiseSettings):
         """The settings of noisy actions and of TD3's additions to DDPG."""
-
-        policy_delay: int = positive(2, "updates of the critics per update of the actor")
-        target_noise: float = not_negative(0.2, "deviation of the smoothing noise on target actions")
-        target_noise_clip: float = positive(0.5, "bound of that noise, on either side", unbounded=True)
 
     settings: Settings
     algorithm = "TD3"
@@ -105,8 +110,13 @@ class TD3Learning(QActorCriticLearning):
         if (policy.version + 1) % policy.settings.policy_delay:
             return self.combined(rows, q, value_t, None, {})
         seen = features.detach()
-        actor = -model.critics(seen, torch.tanh(model.actor(seen)), frozen=True, only=FIRST).squeeze(0)
+        action = torch.tanh(model.actor(seen))
+        actor = self.actor_loss(rows, action, model.critics(seen, action, frozen=True, only=FIRST).squeeze(0))
         return self.combined(rows, q, value_t, actor, {"actor_loss": actor.mean()})
+
+    def actor_loss(self, rows: Batch, action: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """The loss `[B]` of the actor's actions `[B, size]` with these values `[B]`."""
+        return -value
 
     def _next_action(self, rows: Batch) -> torch.Tensor:
         given = self.policy.settings

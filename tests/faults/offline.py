@@ -147,6 +147,20 @@ FAULTS = [
         POLICIES + "test_the_loss_of_marwil_against_a_loop",
     ),
     Fault(
+        "A9",
+        "flowrl/policies/td3_bc.py",
+        "value.detach().abs().mean()",
+        "value.detach().abs().sum()",
+        POLICIES + "test_the_actor_of_td3_bc_against_a_loop",
+    ),
+    Fault(
+        "A9",
+        "flowrl/policies/td3_bc.py",
+        "value.detach().abs().mean()",
+        "value.abs().mean()",
+        POLICIES + "test_the_actor_of_td3_bc_against_a_loop",
+    ),
+    Fault(
         "A5",
         "flowrl/policies/iql.py",
         "rows.action).amin(0)",

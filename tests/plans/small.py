@@ -6,6 +6,7 @@ What follows a plan's name is a variant of it. A setting that is a function is w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -217,7 +218,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 SMALL["masac"] = {**SMALL["qmix"], "random_steps": 30}
 del SMALL["masac"]["mixer_width"]
-SMALL["redq"] = {**SMALL["sac"], "critics": 3, "policy_delay": 3}
+SMALL["redq"] = {**SMALL["sac"], "critics": 3, "policy_delay": 2}
 SMALL["redq droq"] = {**SMALL["redq"], "critics": 2, "dropout": 0.1, "layer_norm": True}
 SMALL["tqc"] = {**SMALL["sac"], "critics": 2, "quantiles": 5}
 SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
@@ -273,6 +274,7 @@ SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "c
 SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "cql continuous", "iql")}
 SMALL |= {"iql continuous": {**SMALL["iql"]}}
 SMALL["cql continuous"] |= {"candidates": 3}
+SMALL["td3_bc"] = {**SMALL["bc"], "data": partial(offline_data, "Pendulum-v1")}
 SMALL["iql normalized"] = {**SMALL["iql"], "normalize_obs": True}
 SMALL["league"] = {**SMALL["self_play"], "envs_per_worker": 6, "snapshot_every": 40, "restart": 0.5}
 SMALL["self_play selective"] = {**SMALL["self_play"], "snapshot_every": 60, "snapshot_win_rate": 0.4}
@@ -312,6 +314,7 @@ KINDS += (
     "cql",
     "cql continuous",
     "iql",
+    "td3_bc",
     "alphazero",
 )
 

@@ -45,7 +45,7 @@ TEXTS: dict[str, Callable[[], list[Any]]] = {
 UNUSED = {"airl_ppo": ["memory_size", "sequence_length"], "vdn": ["mixer_width"]}
 UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd", "redq", "tqc")}
 #: Their data here are of one agent.
-ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql")}
+ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql", "td3_bc")}
 UNUSED |= ONE_AGENT
 
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.

@@ -1,4 +1,4 @@
-"""BC, MARWIL, IQL and CQL: each loss and its gradients against plain loops, and what learns from what."""
+"""BC, MARWIL, IQL, CQL and TD3+BC: each loss and its gradients against plain loops, and what learns from what."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from torch import distributions as d
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies import BCPolicy, CQLPolicy, DiscreteCQLPolicy, DQNPolicy, IQLPolicy, MARWILPolicy, SACPolicy
+from flowrl.policies import (
+    BCPolicy,
+    CQLPolicy,
+    DiscreteCQLPolicy,
+    DQNPolicy,
+    IQLPolicy,
+    MARWILPolicy,
+    SACPolicy,
+    TD3BCPolicy,
+    TD3Policy,
+)
 from flowrl.policies.distributions import GaussianChoice
 from flowrl.policies.iql import expectile_loss, of_actions
 from flowrl.testing import same
@@ -219,6 +229,27 @@ def test_the_penalty_of_continuous_cql_against_a_loop() -> None:
     for k, linear in enumerate(network[0] for network in networks):
         got = policy.model.critics.layers[0].weight.grad[k] - plain.model.critics.layers[0].weight.grad[k]
         torch.testing.assert_close(got.T, linear.weight.grad, rtol=1e-2, atol=1e-4)
+
+
+def test_the_actor_of_td3_bc_against_a_loop() -> None:
+    """A9: values of unit size, whatever the rewards; the critics learn as those of TD3."""
+    policy = make(TD3BCPolicy, BOX, value_weight=1.5, policy_delay=1)
+    b = batch(policy)
+    first = apart(policy.model.critics)[0]
+    actions = [torch.tanh(policy.model.actor(b.obs[i])) for i in range(24)]
+    values = [first(torch.cat([b.obs[i], actions[i]]))[0] for i in range(24)]
+    size = sum(abs(value.item()) for value in values) / 24
+    wanted = sum((actions[i] - b.action[i]).square().sum() / 2 - 1.5 / size * values[i] for i in range(24)) / 24
+    wanted.backward()
+    gradients = [parameter.grad.clone() for parameter in policy.model.actor.parameters()]
+    policy.model.zero_grad()
+    loss, reported = policy.learn_mode.loss(b)
+    loss.backward()
+    assert reported["actor_loss"].item() == pytest.approx(wanted.item(), rel=1e-4)
+    for parameter, gradient in zip(policy.model.actor.parameters(), gradients):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)
+    plain = make(TD3Policy, BOX, policy_delay=1)
+    assert plain.learn_mode.loss(b)[1]["critic_loss"] == reported["critic_loss"]
 
 
 def test_the_integral_of_the_penalty_is_estimated_rightly() -> None:
