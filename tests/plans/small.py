@@ -334,7 +334,7 @@ def first(names: Iterable[str], of: Collection[str], rest: str = "exhaustive") -
 
 def settings_of(name: str, **settings: Any) -> dict[str, Any]:
     """What a variant is configured with, and other settings."""
-    if load_plan_file(name.split()[0]).Config.clock == "updates":
+    if load_plan_file(name.split()[0]).Config.clock == "updates" and "data" not in SMALL[name]:
         settings.setdefault("data", offline_data("Pendulum-v1" if "continuous" in name else "CartPole-v1"))
     return {key: value() if callable(value) else value for key, value in {**SMALL[name], **settings}.items()}
 
