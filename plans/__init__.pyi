@@ -1868,7 +1868,6 @@ class TD3(_td3.TD3):
 class _TD3BC(_Settings, total=False):
     agent: str | None
     batch_size: int
-    critic_learning_rate: float | str | list[list[float]] | None
     data: str
     epochs: int | None
     gamma: float
@@ -1877,7 +1876,7 @@ class _TD3BC(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     normalize_obs: bool
     policy_delay: int
-    random_steps: int
+    prefetch: int
     report_every: int
     target_every: int
     target_noise: float

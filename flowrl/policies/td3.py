@@ -11,7 +11,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.policies.critics import FIRST, ActorAndCritics
 from flowrl.policies.distributions import NoisyChoice
-from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
+from flowrl.policies.q_actor_critic import ActorAndCriticsSettings, QActorCriticLearning, QActorCriticPolicy
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import not_negative, positive, scheduled
 
@@ -24,7 +24,7 @@ class ActionNoiseSettings(QActorCriticPolicy.Settings):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class SmoothingSettings(QActorCriticPolicy.Settings):
+class SmoothingSettings(ActorAndCriticsSettings):
     """TD3's additions to DDPG, beside a second critic."""
 
     policy_delay: int = positive(2, "updates of the critics per update of the actor")

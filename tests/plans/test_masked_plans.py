@@ -10,6 +10,7 @@ import pytest
 from flowrl.errors import ConfigError
 from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import random_steps
+from tests.offline_data import offline_data
 from tests.plans.small import KINDS, SMALL, final, first, make
 
 DOORS = "tests.masked_envs:Doors"
@@ -30,7 +31,7 @@ def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
         workers, plan = make(name, env=DOORS, **shown)
     except ConfigError:  # it is not for discrete actions at all
         with pytest.raises(ConfigError):
-            make(name, env="CartPole-v1")
+            make(name, env="CartPole-v1", **{key: offline_data("CartPole-v1") for key in known & {"data"}})
         return
     with workers, plan.for_each(Evaluate(workers, every=100, episodes=2)).run(seed=0) as run:
         results = [next(run)]
