@@ -78,7 +78,8 @@ class DQfDLearning(DQNLearning):
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
         policy, head, action, given = self.policy, self.policy.model.head, rows.action.long(), self.policy.settings
-        target, n_step_target = self.target(rows.one_step), self.target(rows)
+        one_step = rows.one_step.replace(obs=rows.obs, action=rows.action)
+        target, n_step_target = self.target(one_step), self.target(rows)
         all_outputs = policy.model(rows.obs, policy.noise(), values=False)
         outputs, q = of_action(all_outputs, action), head(all_outputs)
         errors = head.errors(outputs, target)

@@ -254,7 +254,7 @@ SMALL["hierarchy recurrent"] = {
     "manager": {**SMALL["hierarchy"]["manager"], "recurrent": "gru", "memory_size": 8, "sequence_length": 3},
 }
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
-SMALL["dqn munchausen"] = {**SMALL["dqn"], "n_step": 1, "munchausen": 0.9}
+SMALL["dqn munchausen"] = {**SMALL["dqn"], "munchausen": 0.9, "n_step": 1}
 SMALL["qrdqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 5}
 SMALL["c51"] = {**SMALL["dqn"], **OFTEN, "atoms": 7, "v_max": 10.0}
 SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}

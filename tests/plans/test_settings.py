@@ -43,6 +43,9 @@ TEXTS: dict[str, Callable[[], list[Any]]] = {
 
 #: Sizes of a memory that the plan refuses; what a sum lacks; and what counts for discrete actions only.
 UNUSED = {"airl_ppo": ["memory_size", "sequence_length"], "vdn": ["mixer_width"]}
+#: They refuse Munchausen rewards.
+TEAMS = ("qmix", "vdn")
+UNUSED |= {name: ["munchausen_temperature", *UNUSED.get(name, [])] for name in TEAMS}
 UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd", "redq", "tqc")}
 #: Their data here are of one agent.
 ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql", "td3_bc")}
@@ -65,6 +68,7 @@ NOT_LEARNED = {
     "microbatches",
     "data",
     "epochs",
+    "prefetch",
 }
 
 
@@ -148,8 +152,10 @@ def test_every_setting_changes_what_is_learned(plan: str) -> None:
 
 
 def variants(plan: str) -> list[Settings]:
-    """The settings of a plan's small variants."""
-    return [settings_of(name) for name in SMALL if name.split()[0] == plan]
+    """The settings of a plan's small variants; of DQN's family one is with Munchausen rewards."""
+    found = [settings_of(name) for name in SMALL if name.split()[0] == plan]
+    has = "munchausen" in attrs.fields_dict(load_plan_file(plan).Config) and plan not in TEAMS
+    return [*found, {**found[0], "munchausen": 0.9, "n_step": 1}] if has else found
 
 
 def deaf(kind: type[Trainer], variants: Sequence[Settings], monkeypatch: pytest.MonkeyPatch) -> list[str]:
