@@ -238,13 +238,13 @@ class QActorCriticLearning(Learning):
         scalars = {"critic_loss": critic.mean(), "q": q.mean(), **reported}
         if "weight" not in rows:
             return each.mean(), scalars
-        return (each * rows["weight"]).mean(), {**scalars, "priority": self.surprise(q.detach(), y)}
+        return (each * rows["weight"]).mean(), {**scalars, "priority": self.priority(q.detach(), y)}
 
     def critic_loss(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Σₖ ½ (Qₖ(sᵢ, aᵢ) − yᵢ)², `[B]`."""
         assert q.shape[1:] == y.shape
         return 0.5 * (q - y).square().sum(0)
 
-    def surprise(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def priority(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The mean over critics of |Qₖ − y|, `[B]`."""
         return (q - y).abs().mean(0)

@@ -88,7 +88,7 @@ class REDQLearning(SACLearning):
     policy: REDQPolicy
 
     @property
-    def policy_delay(self) -> int:  # type: ignore[override]
+    def policy_delay(self) -> int:
         """See `SACLearning.policy_delay`."""
         return self.policy.settings.policy_delay
 
@@ -111,6 +111,6 @@ class REDQLearning(SACLearning):
         target = self.policy.target
         return target(target.encoder(rows.next_obs), action, only=rows.judges[0]).amin(0)  # type: ignore[no-any-return]
 
-    def climbed(self, values: torch.Tensor) -> torch.Tensor:
-        """See `SACLearning.climbed`."""
+    def actor_value(self, values: torch.Tensor) -> torch.Tensor:
+        """See `SACLearning.actor_value`."""
         return values.mean(0)

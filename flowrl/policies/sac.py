@@ -120,6 +120,11 @@ class SACLearning(QActorCriticLearning):
 
     policy: SACPolicy
 
+    @property
+    def policy_delay(self) -> int:
+        """Updates of the critics per update of the actor and the temperature."""
+        return 1
+
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add the `noise` and `next_noise [B, size]` that sample the actions."""
         size = self.policy.choosing.draws
@@ -138,18 +143,15 @@ class SACLearning(QActorCriticLearning):
         if (policy.version + 1) % self.policy_delay:
             return self.combined(rows, q, value_t, None, {})
         action, logp = choosing.sample(model.actor(features.detach()), rows.noise)
-        actor = alpha * logp - self.climbed(model.critics(features.detach(), action, frozen=True))
+        actor = alpha * logp - self.actor_value(model.critics(features.detach(), action, frozen=True))
         return self.with_temperature(rows, q, value_t, actor, -logp, policy.entropy)
-
-    #: Updates of the critics per update of the actor and the temperature.
-    policy_delay = 1
 
     def next_value(self, rows: Batch, action: torch.Tensor) -> torch.Tensor:
         """What the target critics expect of actions `[B, ...]` at s_t: `[B]`, without the entropy."""
         target = self.policy.target
         return target(target.encoder(rows.next_obs), action).amin(0)  # type: ignore[no-any-return]
 
-    def climbed(self, values: torch.Tensor) -> torch.Tensor:
+    def actor_value(self, values: torch.Tensor) -> torch.Tensor:
         """What the actor climbs, `[B]`, of the critics' values `[k, B]`."""
         return values.amin(0)
 

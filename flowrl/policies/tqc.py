@@ -73,8 +73,8 @@ class TQCLearning(SACLearning):
         kept = target.k * (len(self.levels) - self.policy.settings.dropped_quantiles)
         return quantiles.transpose(1, 2).flatten(0, 1).sort(0).values[:kept]  # type: ignore[no-any-return]
 
-    def climbed(self, values: torch.Tensor) -> torch.Tensor:
-        """See `SACLearning.climbed`; of `[k, B, M]`."""
+    def actor_value(self, values: torch.Tensor) -> torch.Tensor:
+        """See `SACLearning.actor_value`; of `[k, B, M]`."""
         return values.mean((0, 2))
 
     def critic_loss(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -83,6 +83,6 @@ class TQCLearning(SACLearning):
         errors = quantile_huber(q.flatten(0, 1), samples.flatten(0, 1), self.levels)
         return errors.view(q.shape[:2]).sum(0) / len(self.levels)
 
-    def surprise(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def priority(self, q: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The mean over critics of how far the mean of their quantiles is from that of the targets, `[B]`."""
         return (q.mean(2) - y.mean(0)).abs().mean(0)
