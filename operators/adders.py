@@ -25,7 +25,7 @@ from flowrl.data.trajectories import (
 )
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
-from flowrl.engine.operator import context, operator, runtime, state
+from flowrl.engine.operator import context, operator, state
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError, did_you_mean
@@ -69,7 +69,7 @@ class NStep:
 
     Emits: a row once its window is complete or its episode ended, ordered by the window's start, then by
         environment; a batch of 0 rows for a fragment that completes no window.
-    State: the last n − 1 steps of every environment, or of every seat.
+    State: the last n − 1 steps of every environment, or of every seat, and how many of their windows are open.
     Raises: SchemaError if a column is missing or the number of environments changes.
     Source: Sutton & Barto 2018, section 7.1.
 
@@ -88,12 +88,12 @@ class NStep:
     n: int
     gamma: float
     tails: dict[str, Batch] = state(factory=dict)
-    _open: dict[str, int] = runtime(factory=dict)  # windows, by stream
+    open: dict[str, int] = state(factory=dict, added=True)  # windows, by stream
 
     @property
     def held_rows(self) -> int:
         """The steps whose windows are open."""
-        return sum(self._open.values())
+        return sum(self.open.values())
 
     def __attrs_post_init__(self) -> None:
         if self.n < 1:
@@ -134,7 +134,7 @@ class NStep:
         table, running = self._held()
         lost = [each._replace(open=False) for each in still_open(running)]
         flushed = [self._of_seats(table, lost)] if lost else []
-        tails, self.tails, self._open = self.tails, {}, {}
+        tails, self.tails, self.open = self.tails, {}, {}
         flushed += [self._windows(tail, len(tail), flush=True) for key, tail in tails.items() if key != _SEATS]
         return [rows for rows in flushed if not rows.is_empty]
 
@@ -154,7 +154,7 @@ class NStep:
             if each.open:
                 ripe[max(0, len(each.rows) - self.n + 1) :, column] = False
         self.tails[_SEATS], _ = hold(table, waiting)
-        self._open[_SEATS] = self.tails[_SEATS].rows
+        self.open[_SEATS] = self.tails[_SEATS].rows
         return self._windows(rows, 0, flush=False, among=ripe)
 
     def _windows(
@@ -173,7 +173,7 @@ class NStep:
         last = np.arange(length)[:, None] + steps - 1
         closed = (steps == self.n) | ended[last, np.arange(envs)]
         if stream is not None:
-            self._open[stream] = closed.size - int(np.count_nonzero(closed))
+            self.open[stream] = closed.size - int(np.count_nonzero(closed))
         if flush:
             emit = ~closed
         else:

@@ -19,7 +19,7 @@ from flowrl.cli.main import cli
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
-from tests.offline_data import offline_data
+from tests.offline_data import data_for
 from tests.plans.small import FAMILY_PLANS, first, settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -117,8 +117,7 @@ def test_every_plan_is_in_the_table_of_algorithms():
 def _record_for(plan: str) -> None:
     """What a plan without an environment learns from where nothing else is said."""
     if load_plan_file(plan).Config.clock == "updates":
-        folder = load_plan_file(plan).Config().data
-        shutil.copytree(offline_data("Pendulum-v1" if "pendulum" in folder else "CartPole-v1"), folder)
+        shutil.copytree(data_for(plan), load_plan_file(plan).Config().data)
 
 
 @pytest.mark.usefixtures("folder")

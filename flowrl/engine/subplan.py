@@ -48,12 +48,12 @@ class SubplanRun(Run):
             labels = attrs.evolve(labels, operators=named)
         self.answers, self._told = 0, -inf  # requests answered; when the account was last sent
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
-        contracts = [meter.contract for meter in self.meters()]
-        self._holders = [each for each in contracts if each.held_rows is not None]
 
     def held_rows(self) -> list[int]:
         """The rows that its operators hold for later items; empty if none of them ever does."""
-        return [sum(each.held_rows or 0 for each in self._holders)] if self._holders else []
+        found = [meter.contract.held_rows for meter in self.meters()]
+        rows = [each for each in found if each is not None]
+        return [sum(rows)] if rows else []
 
     def account(self) -> list[Account] | None:
         """The accounts of the part, the first with the number of answers; None if they were sent just now."""

@@ -19,7 +19,7 @@ from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.cli.parts import flowrl
 from tests.demonstrations import options
 from tests.forked import PIPE, Python
-from tests.offline_data import offline_data
+from tests.offline_data import data_for
 
 DEADLINE = 60.0
 SMALL = (
@@ -62,7 +62,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", builtin_plans())
 def test_the_built_in_plans_are_sound_and_can_be_drawn(folder, name):
     offline = load_plan_file(name).Config.clock == "updates"
-    given = ("--set", f"data={offline_data()}") if offline else options(name)
+    given = ("--set", f"data={data_for(name)}") if offline else options(name)
     done = flowrl("check", name, *given)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "ok"

@@ -175,7 +175,7 @@ FAULTS = [
     Fault(
         "T6",
         "flowrl/policies/dqfd.py",
-        "self.target(rows.one_step), self.target(rows)",
+        "self.target(one_step), self.target(rows)",
         "self.target(rows), self.target(rows)",
         DQFD + "test_the_loss_against_a_loop",
     ),

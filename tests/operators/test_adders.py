@@ -269,7 +269,7 @@ def test_several_rewards_per_step_are_refused_with_the_way_out(use):
 
 
 def test_only_the_open_rows_are_state():
-    assert state_fields(NStep(n=3, gamma=0.9)) == ["tails"]
+    assert state_fields(NStep(n=3, gamma=0.9)) == ["tails", "open"]
     adder = NStep(n=3, gamma=0.9)
     adder(fragment(["." * 50]))
     (tail,) = adder.tails.values()
