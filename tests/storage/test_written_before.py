@@ -32,9 +32,16 @@ def as_before(state: dict[str, Any], saved: dict[str, Any]) -> dict[str, Any]:
     """Without the learning rates that policies say since then, and fields that operators have added."""
     for resource in state["resources"].values():
         resource.pop("rates", None)
-    operators = state["operators"]
-    old = {path: {name: entry[name] for name in saved["operators"][path]} for path, entry in operators.items()}
-    return {**state, "operators": old}
+    return {**state, "operators": among(state["operators"], saved["operators"])}
+
+
+def among(new: Any, old: Any) -> Any:
+    """The fields that the old state has too, also those of operators on workers."""
+    if isinstance(new, dict) and isinstance(old, dict):
+        return {name: among(new[name], value) for name, value in old.items()}
+    if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+        return [among(each, before) for each, before in zip(new, old)]
+    return new
 
 
 @pytest.mark.parametrize("name", ["apex_dqn", "ppo recurrent"])
