@@ -6,7 +6,7 @@ import attrs
 
 from flowrl.plans import dqn, sac
 from flowrl.policies import REDQPolicy
-from flowrl.policies.redq import EnsembleSettings
+from flowrl.policies.q_actor_critic import EnsembleSettings
 from flowrl.trainer.trainer import Trainer
 
 policy = REDQPolicy.configured
@@ -16,6 +16,7 @@ policy = REDQPolicy.configured
 class Config(EnsembleSettings, REDQPolicy.Settings, sac.Config):
     """Defaults as published: 20 updates of the critics per env step, and one of the actor."""
 
+    critics: int = 10
     replay_ratio: float = 5_120.0
 
 

@@ -6,7 +6,7 @@ import attrs
 
 from flowrl.plans import dqn, sac
 from flowrl.policies import TQCPolicy
-from flowrl.policies.redq import EnsembleSettings
+from flowrl.policies.q_actor_critic import EnsembleSettings
 from flowrl.trainer.trainer import Trainer
 
 policy = TQCPolicy.configured
@@ -15,8 +15,6 @@ policy = TQCPolicy.configured
 @attrs.define(kw_only=True)
 class Config(EnsembleSettings, TQCPolicy.Settings, sac.Config):
     """Defaults as published, but for fewer critics: their losses cost the square of the number."""
-
-    critics: int = 2
 
 
 class TQC(Trainer):

@@ -23,7 +23,7 @@ from flowrl.policies.networks import encoder, follow
 from flowrl.policies.policy import Policy
 from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule, schedule
-from flowrl.settings import fraction, not_negative, scheduled, sizes
+from flowrl.settings import Settings, fraction, not_negative, positive, scheduled, sizes
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -33,6 +33,13 @@ class ActorAndCriticsSettings(Policy.Settings):
     hidden: tuple[int, ...] = sizes(256, 256, meaning="sizes of the hidden layers of the actor and of each critic")
     gamma: float = fraction(0.99, "discount per step")
     learning_rate: NumberOrSchedule = 3e-4
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class EnsembleSettings(Settings):
+    """The critics, in plans that let their number be chosen."""
+
+    critics: int = positive(2, "number of critics")
 
 
 class QActorCriticPolicy(Policy):

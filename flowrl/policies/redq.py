@@ -14,16 +14,9 @@ from flowrl.errors import ConfigError
 from flowrl.policies.critics import Critics
 from flowrl.policies.distributions import ActionHead, SquashedChoice
 from flowrl.policies.sac import SACLearning, SACPolicy
-from flowrl.settings import Settings, positive, setting
+from flowrl.settings import positive, setting
 
 Scalars = dict[str, torch.Tensor]
-
-
-@attrs.frozen(kw_only=True, slots=False)
-class EnsembleSettings(Settings):
-    """The critics."""
-
-    critics: int = positive(10, "number of critics")
 
 
 class REDQPolicy(SACPolicy):

@@ -64,8 +64,9 @@ def test_all_discrete_actions_are_judged_at_once() -> None:
     torch.testing.assert_close(values, torch.stack([each(batch.obs) for each in apart(critics)]))
 
 
-def test_frozen_critics_learn_nothing_and_their_actions_do() -> None:
-    critics, batch = make(), rows(20, 2).to_torch()
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_frozen_critics_learn_nothing_and_their_actions_do(layer_norm: bool) -> None:
+    critics, batch = make(layer_norm=layer_norm), rows(20, 2).to_torch()
     action, again = (batch.action.clone().requires_grad_() for _ in range(2))
     critics(batch.obs, action, frozen=True).sum().backward()
     assert all(parameter.grad is None for parameter in critics.parameters())

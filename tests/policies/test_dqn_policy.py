@@ -13,12 +13,14 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.plans import DQN
 from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
 from flowrl.policies.devices import pick_device
 from flowrl.policies.dqn import best_action
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.torch_rng import TorchStream
 from flowrl.testing import same
+from flowrl.trainer.config import build_config
 from tests.scripted import transitions
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
@@ -80,6 +82,14 @@ def test_munchausen_targets_against_a_loop(head: ValueHead | None, masked: bool)
                     r = torch.tensor([reward - float(rows.discount[i]) * 0.2 * soft]).float()
                     wanted = wanted + math.exp(soft) * model.target(r, rows.discount[i : i + 1], z_t[i : i + 1, a])[0]
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_munchausen_rewards_need_returns_of_one_step() -> None:
+    with pytest.raises(ConfigError, match=r"munchausen=0\.9: returns of several steps .*: set n_step=1 too"):
+        build_config(DQN.Config, {"munchausen": 0.9, "n_step": 3})
+    assert build_config(DQN.Config, {"munchausen": 0.9, "n_step": 1}).munchausen == 0.9
+    with pytest.raises(ConfigError, match=r"munchausen=1\.5: expected 0 \.\. 1"):
+        make(munchausen=1.5)
 
 
 def test_every_hidden_layer_ends_with_a_relu() -> None:

@@ -159,8 +159,9 @@ def test_what_is_no_team_is_refused() -> None:
     """M8: observations without an agent, rows of single agents, and a distribution of returns."""
     with pytest.raises(ConfigError, match=r"need an entry 'agent'.*wrappers=\['AgentId', 'GlobalState'\]"):
         QMIXPolicy(spaces.Box(0, 1, (3,)), spaces.Discrete(2))
-    with pytest.raises(ConfigError, match="a team mixes the plain means"):
-        policy(head=CategoricalHead(5, 0.0, 1.0))
+    for settings in ({"head": CategoricalHead(5, 0.0, 1.0)}, {"munchausen": 0.9}):
+        with pytest.raises(ConfigError, match="a team mixes the plain means"):
+            policy(**settings)
     alone = joint_rows().replace(action=np.zeros(6, np.int64))
     with pytest.raises(SchemaError, match=r"a team of 3 agents learns from actions \[B, 3\], got \[6\]: join"):
         policy().learn_mode.prepare(alone)

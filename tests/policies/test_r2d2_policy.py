@@ -146,7 +146,7 @@ def test_burn_in_and_the_stored_state_tell_in_the_values() -> None:
 
 
 def test_what_it_has_not_is_refused() -> None:
-    for settings in ({"noisy": True}, {"head": CategoricalHead(5, 0, 1)}):
+    for settings in ({"noisy": True}, {"head": CategoricalHead(5, 0, 1)}, {"munchausen": 0.9}):
         with pytest.raises(ConfigError, match="R2D2 learns plain means, without noise"):
             make(R2D2Policy, **settings)
 

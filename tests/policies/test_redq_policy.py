@@ -37,6 +37,7 @@ def values(critics: Any, obs: Any, action: Any) -> Any:
 def test_targets_take_the_minimum_of_a_few_and_the_actor_the_mean_of_all(layer_norm: bool) -> None:
     """A7: against each critic as a network of its own."""
     policy = make(layer_norm=layer_norm)
+    assert len(policy.model.critics.norms) == len(policy.target.norms) == 2 * layer_norm
     b, choosing = batch(policy), policy.choosing
     with torch.no_grad():
         next_action, next_logp = choosing.sample(policy.model(b.next_obs), b.next_noise)
