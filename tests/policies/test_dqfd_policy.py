@@ -105,3 +105,12 @@ def test_scaled_rewards_are_refused() -> None:
     """O1: of two windows one alone would be scaled."""
     with pytest.raises(ConfigError, match="normalize_rewards=True: DQfD learns from raw rewards"):
         made(normalize_rewards=True)
+
+
+def test_munchausen_rewards_count_in_the_windows_of_one_step() -> None:
+    """Q12: their target needs the action taken and where, which a window of one step shares with the longer one."""
+    losses = [
+        made(munchausen=weight, seed=1, n_step_weight=0.0).learn_mode.learn_from(rows())["loss"]
+        for weight in (0.0, 0.9)
+    ]
+    assert losses[0] != losses[1]
