@@ -56,6 +56,7 @@ class Request:
     number: int  # of the gather's requests
     arrived: deque[Request]
     bell: Bell
+    share: float  # of the waits before it
     seconds: float = 0.0
 
     def __call__(self, _: Future[Any]) -> None:
@@ -106,6 +107,8 @@ class Gather(Stage):
     _takes_remote: bool = runtime(default=False)
     _unheard: set[int] = runtime(factory=set)  # workers that the state being taken is without
     _digests: dict[int, int] = runtime(factory=dict)  # of the pending items, by `id`, for a journal
+    _share: float = runtime(default=0.0)  # of the waits so far that a request would bear which was never answered
+    _waited: dict[int, float] = runtime(factory=dict)  # the shares of the answered requests, by worker
     #: Called with a worker's index, when it was asked and when it has answered.
     observer: Callable[[int, float, float], None] | None = runtime()
     nbytes: dict[int, int] = runtime(factory=dict)  # of the items of each worker elsewhere
@@ -216,7 +219,8 @@ class Gather(Stage):
         else:
             future = ask(member.worker, "pull_plan", self.meter.path)
         self.meter.busy += clock() - start
-        request = Request(index, member, version, start, self._asked, self._arrived, self.meter.context.bell)
+        bell = self.meter.context.bell
+        request = Request(index, member, version, start, self._asked, self._arrived, bell, self._share)
         self._asked += 1
         self._open[request] = future  # no field of the request: the future holds the request
         future.add_done_callback(request)
@@ -229,6 +233,7 @@ class Gather(Stage):
         if isinstance(error, Unanswered):
             raise JournalEnds from error  # it was cut off between the arrival and what the worker noted
         future = self._open.pop(request)
+        self._bear(self._waited, request)
         if error is None:
             self._keep(request, future.result())
             return
@@ -320,6 +325,21 @@ class Gather(Stage):
 
     def awaits(self) -> list[str]:
         return [self.meter.path]
+
+    def slept(self, seconds: float) -> None:
+        """The run has slept, and only an answer would have woken it: the open requests bear even shares (E10)."""
+        if self._open:
+            self._share += seconds / len(self._open)
+
+    def waited(self) -> dict[int, float]:
+        """Seconds that the run has slept for each worker's answers."""
+        waited = dict(self._waited)
+        for request in self._open:
+            self._bear(waited, request)
+        return waited
+
+    def _bear(self, waited: dict[int, float], request: Request) -> None:
+        waited[request.index] = waited.get(request.index, 0.0) + self._share - request.share
 
     def trip(self, index: int) -> float:
         """Mean seconds of a worker's requests, from the question to the answer."""

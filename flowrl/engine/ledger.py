@@ -44,6 +44,7 @@ class Account:
         waits: Seconds by what it waited for.
         items, starved, blocked: Of its operators, by path: items, and seconds for which one waited for an item that was
             not there, or held one; the thread may have worked meanwhile.
+        by_worker: Its seconds in `waits` for workers alone, by operator: those of each worker (E10).
         stage: Path of the operator that it works for; "" for the driver.
         by: Name of the account whose thread pulls that operator.
         calls: Requests that it has answered, or items that it has made.
@@ -66,6 +67,7 @@ class Account:
     items: dict[str, int] = attrs.field(factory=dict)
     starved: dict[str, float] = attrs.field(factory=dict)
     blocked: dict[str, float] = attrs.field(factory=dict)
+    by_worker: dict[str, dict[str, float]] = attrs.field(factory=dict)
 
     @property
     def worked(self) -> float:
@@ -108,6 +110,7 @@ class Account:
             items=_less(self.items, earlier.items),
             starved=_less(self.starved, earlier.starved),
             blocked=_less(self.blocked, earlier.blocked),
+            by_worker={path: _less(each, earlier.by_worker.get(path, {})) for path, each in self.by_worker.items()},
             calls=self.calls - earlier.calls,
             trips=self.trips - earlier.trips,
             nbytes=self.nbytes - earlier.nbytes,
@@ -289,16 +292,18 @@ def _of_parts(stage: Gather, mine: Account) -> list[Account]:
 
 
 def _workers(stage: Gather, by: Account) -> list[Account]:
-    """The accounts of the processes of a gather's workers; several workers may share one."""
+    """The accounts of the processes of a gather's workers; several may share one, which is named after the first."""
     path, processes = stage.meter.path, dict[Any, list[tuple[int, list[Account]]]]()
+    if path in by.waits:
+        by.by_worker[path] = {f"worker {index}": seconds for index, seconds in sorted(stage.waited().items())}
     inline = {id(each) for each in stage.inline}
     for index, sent in sorted(stage.accounts.items()):
         if id(stage.workers.members[index]) not in inline:
             processes.setdefault(sent[0].where, []).append((index, sent))
     found = []
-    for number, (where, members) in enumerate(processes.items()):
+    for where, members in processes.items():
         mains = [sent[0] for _, sent in members]
-        whole = Account(f"worker {number} of {path}", "worker", stage=path, by=by.name, where=where)
+        whole = Account(f"worker {members[0][0]} of {path}", "worker", stage=path, by=by.name, where=where)
         whole.wall = max(main.wall for main in mains)
         worked = 0.0
         for index, (main, *apart) in members:

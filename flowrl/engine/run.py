@@ -244,7 +244,7 @@ class Run:
             waits_for = ANY_OPERATOR
         while not self.context.bell.wait(max(0.0, min(due, end, self._next_look) - clock())):
             if (now := clock()) >= self._next_look:
-                self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + now - counted
+                self._slept(waits_for, now - counted)
                 self._be_watched(now)
                 counted = self._entered
             if now < min(due, end):
@@ -256,7 +256,12 @@ class Run:
             patience *= 2  # log less and less often
             due = now + patience
         self.wakeups += 1
-        self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + clock() - counted
+        self._slept(waits_for, clock() - counted)
+
+    def _slept(self, waits_for: tuple[str, ...], seconds: float) -> None:
+        self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + seconds
+        if len(waits_for) == 1 and (gather := self._gathers.get(waits_for[0])) is not None:
+            gather.slept(seconds)
 
     # -- state
 
@@ -415,6 +420,7 @@ class Run:
         self._root = built[id(self.plan)]
         self._pull = self._followed if self._states.active else self._root.step
         self._threads = [stage for stage in self.stages if stage.thread]
+        self._gathers = {stage.meter.path: stage for stage in self.stages if isinstance(stage, Gather)}
         watch_visits(self.stages, self._root)
 
     def _followed(self) -> Any:

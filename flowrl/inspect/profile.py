@@ -36,6 +36,8 @@ NEVER = 0.05
 LEAST = 5e-4
 #: Share of the time that the model must explain, else the report says so.
 EXPLAINED = 0.8
+#: A worker is named if the wait for it is longer than an even share by so much of the wait for all.
+UNEVEN = 0.1
 #: Share of the time below which an operator is neither busy nor starved nor blocked.
 LEAST_SHOWN = 0.01
 #: What-ifs in a report, and the gain below which one is left out.
@@ -197,6 +199,7 @@ class Profile:
             calls = sum(each.calls * seconds / max(each.wall, 1e-9) for each in old)
             way = sum(self._way(each, about["in_flight"]) for each in old) / len(old)
             mine.wall -= mine.waits.pop(path, 0.0)
+            mine.by_worker.pop(path, None)
         else:
             busy = {each: mine.busy.pop(each) for each in about["part"] if each in mine.busy}
             items, calls = dict(mine.items), mine.items.get(path, 0)
@@ -370,6 +373,7 @@ class Profile:
             return (
                 f"Bottleneck: {path}. Of the {_span(trip)} from a request to its answer the worker works "
                 f"{_span(work)}; the rest is pickling, transport and waiting for a processor."
+                + self._most(path.removeprefix(way_to("")), " {} of the waits are for {}.")
             )
         seconds = account.engine if path == ENGINE else account.busy[path]
         share, idle = seconds / account.wall, _asleep(account) / account.wall
@@ -379,12 +383,18 @@ class Profile:
             return words + f"which is never idle ({idle:.0%})."
         driver = self.ledger.driver
         turns = f"the run's own thread waits {_asleep(driver) / driver.wall:.0%} of the time"
+        turns += self._most(account.stage, ", {} of that for {}")
         return (
             words
             + f"which is idle {idle:.0%}"
             + (f", and {turns}" if account is not driver else "")
             + ": they take turns."
         )
+
+    def _most(self, path: str, words: str) -> str:
+        """Words with the share of the worker of a gather that is waited for most; "" if the waits are even."""
+        shares = [share for account in self.ledger.accounts for share in _uneven(account, path)]
+        return words.format(f"{shares[0][1]:.0%}", shares[0][0]) if shares else ""
 
     def lines(self) -> list[str]:
         """The table, the sentence and the what-ifs."""
@@ -396,7 +406,10 @@ class Profile:
         width = max(len(row[0]) for _, rows in shown for row in rows) + 2
         for account, rows in shown:
             lines.append(f"{f'{account.name}, {account.wall:.1f} s':<{width}}   share    items  starved  blocked")
-            lines += [f"  {name:<{width}} {share:>6.1%}{more}" for name, share, more in rows]
+            parts = {_waiting(what): _uneven(account, what) for what in account.by_worker}
+            for name, share, more in rows:
+                lines.append(f"  {name:<{width}} {share:>6.1%}{more}")
+                lines += [f"    {f'of which {one}':<{width - 2}} {of * share:>6.1%}" for one, of in parts.get(name, ())]
             lines.append(f"  {'sum':<{width}} {sum(share for _, share, _ in rows):>6.1%}")
             if account.kind == "worker" and account.calls:
                 work, trip = account.worked / account.calls, account.trips / account.calls
@@ -423,6 +436,10 @@ class Profile:
                     "seconds": each.wall,
                     "busy": {path: seconds / max(each.wall, 1e-9) for path, seconds in each.busy.items()},
                     "waits": {what: seconds / max(each.wall, 1e-9) for what, seconds in each.waits.items()},
+                    "waits_by_worker": {
+                        path: {worker: seconds / max(each.wall, 1e-9) for worker, seconds in of_each.items()}
+                        for path, of_each in each.by_worker.items()
+                    },
                     "engine": each.engine / max(each.wall, 1e-9),
                 }
                 for each in self.ledger.accounts
@@ -476,6 +493,15 @@ def _rows(account: Account, stores: Mapping[str, str]) -> list[tuple[str, float,
     rows += [(_waiting(what), seconds / wall, "") for what, seconds in account.waits.items() if seconds >= LEAST * wall]
     rest = sum(seconds for seconds in account.waits.values() if seconds < LEAST * wall)
     return [*rows, (f"({ENGINE})", (account.engine + rest) / wall, "")]
+
+
+def _uneven(account: Account, path: str) -> list[tuple[str, float]]:
+    """The workers that a thread waits for longer than for the others, with the share of each in that wait."""
+    of_each = account.by_worker.get(path, {})
+    total = max(sum(of_each.values()), 1e-9)
+    shares = [(worker, seconds / total) for worker, seconds in of_each.items()]
+    uneven = [(worker, share) for worker, share in shares if share > 1 / len(shares) + UNEVEN]
+    return sorted(uneven, key=lambda each: -each[1])
 
 
 def _asleep(account: Account) -> float:

@@ -159,6 +159,25 @@ def test_sleep_counts_for_what_will_wake_the_run(clock: Clock) -> None:
     assert book.driver.blocked["blocked.Dequeue"] == 11
 
 
+def test_a_wait_is_borne_by_the_workers_whose_answers_are_missing(clock: Clock) -> None:
+    """E10: evenly, each second; so the one of two that takes five times as long bears nearly all of it."""
+    workers, passes = ManualWorkers(2, hosts()), iter([(0, 0), (1, 15)] * 2)
+    with from_workers(workers, Slow(clock, 9)).gather_sync().run() as running:
+        waits = running.context.bell.wait
+
+        def wait(_: float) -> bool:
+            worker, late = next(passes)
+            clock.now += late
+            workers.answer(worker)
+            return waits(0)
+
+        running.context.bell.wait = wait  # type: ignore[method-assign]
+        assert list(islice(running, 4)) == [1, 1, 2, 2]
+        driver = running.ledger().driver
+    assert driver.by_worker == {"gather_sync": {"worker 0": 5, "worker 1": 45}}
+    assert sum(driver.by_worker["gather_sync"].values()) == driver.waits["gather_sync"] == 50
+
+
 def test_what_a_run_waits_for_is_told_apart_within_bounds(clock: Clock) -> None:
     """F7: it may wait for any of many branches, each time for others."""
     workers = ManualWorkers(1, hosts())

@@ -139,6 +139,13 @@ FAULTS = [
         SIMULATE + "test_what_is_in_flight_and_how_old_it_becomes_follow_from_the_pace",
     ),
     Fault(
+        "E10",
+        "flowrl/engine/gather.py",
+        "self._share += seconds / len(self._open)",
+        "self._share += seconds / len(self.workers.members)",
+        LEDGER + "test_a_wait_is_borne_by_the_workers_whose_answers_are_missing",
+    ),
+    Fault(
         "D6",
         "flowrl/trainer/trainer.py",
         "SeedTree(self.config.seed)",

@@ -182,6 +182,21 @@ def test_the_report_sums_to_the_wall_time() -> None:
     assert lines[-1] == "What if: act twice as fast: +43%; learn twice as fast: +25%; one more worker of g: +25%."
 
 
+def test_a_straggler_is_named() -> None:
+    """E10: in the table, in the sentence and for programs; workers that are waited for alike are not."""
+    waits = {"g": {"worker 0": 0.6, "worker 1": 5.4}}
+    book = CASES[1][1].ledger
+    book = attrs.evolve(book, accounts=[attrs.evolve(book.driver, by_worker=waits), *book.accounts[1:]])
+    given = Profile(book)
+    assert "    of which worker 1  54.0%" in given.lines()
+    assert given.sentence().endswith("waits 60% of the time, 90% of that for worker 1: they take turns.")
+    of_each = given.summary()["accounts"][DRIVER]["waits_by_worker"]["g"]
+    assert of_each == {"worker 0": pytest.approx(0.06), "worker 1": pytest.approx(0.54)}
+    assert Profile.of(json.loads(json.dumps(given.values()))) == given
+    waits["g"]["worker 0"] = 4.0
+    assert not any("of which" in line for line in given.lines())
+
+
 def test_a_profile_in_a_file() -> None:
     given = CASES[2][1]
     values = json.loads(json.dumps(given.values()))
