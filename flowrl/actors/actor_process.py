@@ -9,10 +9,12 @@ import pickle
 import platform
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import metadata
 from operator import methodcaller
+from time import perf_counter as clock
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -25,12 +27,30 @@ log = logging.getLogger("flowrl")
 
 #: The log level of printed lines.
 PRINTED = logging.NOTSET
+#: Of the answers to one method, one in so many is timed while it is pickled and unpickled, the first among them.
+TIMED = 16
+
+
+class Mark:
+    """Arrives as the times at which it was pickled, there, and unpickled, here; its place among them tells of what.
+
+    >>> (before, _), value, (after, _) = pickle.loads(pickle.dumps((Mark(), 3, Mark())))
+    >>> value, before < after
+    (3, True)
+    """
+
+    def __reduce__(self) -> Any:
+        return _arrived, (clock(),)
+
+
+def _arrived(pickled: float) -> tuple[float, float]:
+    return pickled, clock()
 
 
 class ActorProcess:
-    """An object in an actor. Answers are (value, error, said), so that an error arrives as raised.
+    """An object in an actor. Answers are (mark, value, error, said, mark), so that an error arrives as raised.
 
-    `said` is a list of (level, text): warnings and printed lines.
+    `said` is a list of (level, text): warnings and printed lines. The marks are None if the answer is not timed.
     """
 
     def __init__(self, name: str) -> None:
@@ -38,6 +58,7 @@ class ActorProcess:
         self._target: Any = None
         self._broken: Any = None
         self._said = _Said()
+        self._asked = Counter[str]()  # by method
         logging.captureWarnings(True)
         for told in (log, logging.getLogger("py.warnings")):
             told.addHandler(self._said)
@@ -62,7 +83,7 @@ class ActorProcess:
             return self._broken
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
-        return None, None, self._said.taken()
+        return None, None, None, self._said.taken(), None
 
     def do(self, method: str, *args: Any) -> Any:
         try:
@@ -70,20 +91,23 @@ class ActorProcess:
                 return self._broken
             with redirect_stdout(self._said.out):
                 value = methodcaller(method, *args)(self._target)
-            return value, None, self._said.taken()
+            timed = self._asked[method] % TIMED == 0
+            self._asked[method] += 1
+            return Mark() if timed else None, value, None, self._said.taken(), Mark() if timed else None
         except BaseException as error:  # Ray would silently treat sys.exit() of an environment as a death
             return self._failed(error)
 
     def do_apart(self, method: str, *args: Any) -> Any:
         """Call a method that returns (answer, item): the answer with the size of the item, and the item, kept here."""
-        answer, error, said = self.do(method, *args)
+        first, answer, error, said, last = self.do(method, *args)
         if error is not None:
-            return (None, error, said), None
+            return (first, None, error, said, last), None
         answer, item = answer
-        return ((answer, *measured(item)), None, said), item
+        return (first, (answer, *measured(item)), None, said, last), item
 
     def _failed(self, error: BaseException) -> Any:
-        return None, _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}"), self._said.taken()
+        packed = _packed(error, f"{self._name}, process {os.getpid()} on {platform.node()}")
+        return None, None, packed, self._said.taken(), None
 
 
 def versions() -> dict[str, str]:

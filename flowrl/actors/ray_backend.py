@@ -57,6 +57,7 @@ class RayWorker:
         self.name = name
         self._place, self._why, self._answers = place, "", 0
         self._open: set[Future[Any]] = set()
+        self._pickling: dict[str, float] = {}  # seconds at both ends for the newest answer that was timed, by method
         self._heard = 0.0  # when it last answered, or was asked after it had answered everything
         needs = _needs(resources, reserve)
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
@@ -64,7 +65,8 @@ class RayWorker:
         where = "SPREAD" if get_current_placement_group() is None else None
         actor = ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
         self._actor: Any = actor.remote(name)
-        self.began: Future[Any] = self._ask(self._actor.begin, (versions(), sys.path, resources.threads, packed))
+        made_of = versions(), sys.path, resources.threads, packed
+        self.began: Future[Any] = self._ask("begin", self._actor.begin, made_of)
 
     def __repr__(self) -> str:
         return self.name
@@ -85,34 +87,37 @@ class RayWorker:
         self.kill()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        return self._ask(self._actor.do, (method, *args))
+        return self._ask(method, self._actor.do, (method, *args))
 
     def submit_apart(self, method: str, *args: Any) -> Future[tuple[Any, Remote]]:
         """Request `method(*args)`, which returns `(answer, item)`: the answer comes here, the item stays there."""
-        return self._ask(self._actor.do_apart.options(num_returns=2), (method, *args))
+        return self._ask(method, self._actor.do_apart.options(num_returns=2), (method, *args))
 
-    def _ask(self, call: Any, args: tuple[Any, ...]) -> Future[Any]:
+    def _ask(self, method: str, call: Any, args: tuple[Any, ...]) -> Future[Any]:
         future: Future[Any] = Future()
         sent = [arg.ref if isinstance(arg, Remote) else arg for arg in args]
         try:
             refs = call.remote(*sent)
             reply, item = refs if isinstance(refs, list) else (refs, None)
         except TypeError as error:
-            future.set_exception(refusal(sent[1:], f"the request {args[0]!r} to {self.name}", error))
+            future.set_exception(refusal(sent[1:], f"the request {method!r} to {self.name}", error))
             return future
         if not self._open:
             self._heard = monotonic()
         self._open.add(future)
-        reply.future().add_done_callback(lambda done: self._answer(done, item, future))
+        reply.future().add_done_callback(lambda done: self._answer(method, done, item, future))
         return future
 
-    def _answer(self, reply: Future[Any], item: Any, future: Future[Any]) -> None:
+    def _answer(self, method: str, reply: Future[Any], item: Any, future: Future[Any]) -> None:
         """Complete a future with a reply; runs in a thread of Ray."""
         self._heard = monotonic()
         self._answers += 1
         self._open.discard(future)
         try:
-            value, error, said = reply.result()
+            first, value, error, said, last = reply.result()
+            if first is not None:
+                self._pickling[method] = sum(last) - sum(first)
+            future.pickling = self._pickling.get(method, 0.0)
             for level, text in said:
                 if level == PRINTED:
                     print(f"{self.name}: {text}", flush=True)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.futures import Future, wait
+from flowrl.engine.futures import Future, pickling_of, wait
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import CalleeContract
-from flowrl.engine.remote import Remote
+from flowrl.engine.remote import Remote, nbytes_of
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Signal, Stage, as_item
 from flowrl.engine.workers import DRAIN_SECONDS, InlineWorker, ThreadWorker, as_worker, ask, wait_for
@@ -67,6 +67,8 @@ class Call(Stage):
     calls: int = runtime(default=0)
     served: float = runtime(default=0.0)
     _served_until: float = runtime(default=0.0)
+    nbytes: int = runtime(default=0)  #: of the items of these requests
+    pickling: float = runtime(default=0.0)  #: seconds for which the answers are pickled and unpickled
     #: Called with the worker's index, when it was asked and when it has answered.
     observer: Callable[[int, float, float], None] | None = runtime()
     _callee: Any = runtime()  # `worker`, or a worker in front of it
@@ -166,15 +168,20 @@ class Call(Stage):
         start = clock()
         future = ask(self._callee, self.method, item)
         self.meter.busy += clock() - start  # the whole work if the worker is in this thread
-        future.add_done_callback(self.meter.context.bell.ring if future.done() else partial(self._answered, start))
+        if future.done():
+            self.meter.context.bell.ring()
+        else:
+            future.add_done_callback(partial(self._answered, start, nbytes_of(item)))
         return item, future
 
-    def _answered(self, asked: float, _: Future[Any]) -> None:
+    def _answered(self, asked: float, nbytes: int, future: Future[Any]) -> None:
         """The done-callback of a request, called in whichever thread completes it."""
         now = clock()
         if self.observer is not None:
             self.observer(0, asked, now)
         self.calls += 1
+        self.nbytes += nbytes
+        self.pickling += pickling_of(future)
         self.served += now - max(asked, self._served_until)
         self._served_until = now
         self.meter.context.bell.ring()

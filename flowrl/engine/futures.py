@@ -31,10 +31,11 @@ class Future(Generic[T]):
     the answer: 3
     """
 
-    __slots__ = ("__weakref__", "_callback", "_done", "_error", "_others", "_value")
+    __slots__ = ("__weakref__", "_callback", "_done", "_error", "_others", "_value", "pickling")
 
     def __init__(self) -> None:
         self._done = False
+        self.pickling = 0.0  #: seconds for which the answer is pickled and unpickled, as far as its backend knows
         self._callback: Callable[[Future[T]], object] | None = None
         self._others: tuple[Callable[[Future[T]], object], ...] = ()
         self._value: T | None = None
@@ -97,6 +98,11 @@ class Future(Generic[T]):
             call(self)
         except Exception:  # the other callbacks must run all the same
             log.exception("a callback of a future failed")
+
+
+def pickling_of(future: Any) -> float:
+    """Seconds for which its answer is pickled and unpickled; 0.0 for what is no future of flowrl's."""
+    return future.pickling if isinstance(future, Future) else 0.0
 
 
 def following(other: concurrent.futures.Future[T]) -> Future[T]:

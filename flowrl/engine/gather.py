@@ -18,7 +18,7 @@ import attrs
 
 from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, Answer
 from flowrl.engine.context import Bell
-from flowrl.engine.futures import Future, wait
+from flowrl.engine.futures import Future, pickling_of, wait
 from flowrl.engine.graph import graph
 from flowrl.engine.journal import JournalEnds, Unanswered
 from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, died_again, silent_ones
@@ -112,6 +112,7 @@ class Gather(Stage):
     #: Called with a worker's index, when it was asked and when it has answered.
     observer: Callable[[int, float, float], None] | None = runtime()
     nbytes: dict[int, int] = runtime(factory=dict)  # of the items of each worker elsewhere
+    _pickling: dict[int, float] = runtime(factory=dict)  # seconds of the answers of each worker
     accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `flowrl.engine.ledger`
 
     def host(
@@ -235,6 +236,7 @@ class Gather(Stage):
         future = self._open.pop(request)
         self._bear(self._waited, request)
         if error is None:
+            self._pickling[request.index] = self._pickling.get(request.index, 0.0) + pickling_of(future)
             self._keep(request, future.result())
             return
         self.todo.append(request.index)  # ask again, also if the run goes on after the error
@@ -344,6 +346,10 @@ class Gather(Stage):
     def trip(self, index: int) -> float:
         """Mean seconds of a worker's requests, from the question to the answer."""
         return self._stragglers.seconds[index] / max(self._stragglers.items[index], 1)
+
+    def pickling(self, index: int) -> float:
+        """Mean seconds in these for which an answer is pickled and unpickled."""
+        return self._pickling.get(index, 0.0) / max(self._stragglers.items[index], 1)
 
     @property
     def inline(self) -> list[InlineWorker]:

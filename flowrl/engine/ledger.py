@@ -49,7 +49,8 @@ class Account:
         by: Name of the account whose thread pulls that operator.
         calls: Requests that it has answered, or items that it has made.
         trips: Seconds of these requests from the question to the answer, as the one who asked measured them.
-        nbytes: Bytes of the columns of its items, also of those that stay where they are.
+        pickling: Seconds in these for which the answers were pickled and unpickled, as far as that is known.
+        nbytes: Bytes of the columns of its items, also of those that stay where they are; of a callee's input.
         where: Host, process and thread.
     """
 
@@ -62,6 +63,7 @@ class Account:
     by: str = ""
     calls: float = 0
     trips: float = 0.0
+    pickling: float = 0.0
     nbytes: int = 0
     where: tuple[str, int, int] = ("", 0, 0)
     items: dict[str, int] = attrs.field(factory=dict)
@@ -113,6 +115,7 @@ class Account:
             by_worker={path: _less(each, earlier.by_worker.get(path, {})) for path, each in self.by_worker.items()},
             calls=self.calls - earlier.calls,
             trips=self.trips - earlier.trips,
+            pickling=self.pickling - earlier.pickling,
             nbytes=self.nbytes - earlier.nbytes,
         )
 
@@ -275,7 +278,8 @@ def _thread(stage: Prefetch, now: float) -> Account:
 def _callee(stage: Call, by: Account, wall: float) -> Account:
     path = stage.meter.path
     waits = {NO_REQUEST: wall - stage.served}
-    return Account(f"worker of {path}", "callee", wall, {path: stage.served}, waits, path, by.name, stage.calls)
+    account = Account(f"worker of {path}", "callee", wall, {path: stage.served}, waits, path, by.name, stage.calls)
+    return attrs.evolve(account, pickling=stage.pickling, nbytes=stage.nbytes)
 
 
 def _of_parts(stage: Gather, mine: Account) -> list[Account]:
@@ -312,6 +316,7 @@ def _workers(stage: Gather, by: Account) -> list[Account]:
             whole.add(waits=waits)
             whole.calls += main.calls
             whole.trips += main.calls * stage.trip(index)  # of the same requests, though the account may be older
+            whole.pickling += main.calls * stage.pickling(index)
             whole.nbytes += stage.nbytes.get(index, 0)
             worked += main.worked + sum(waits.values())
             found += [attrs.evolve(each, name=f"{each.name}, worker {index} of {path}") for each in apart]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
 from typing import Any
 
-from flowrl.engine.futures import Future, following, wait
+from flowrl.engine.futures import Future, following, pickling_of, wait
 from flowrl.engine.protocols import StoringWorker, Worker
 from flowrl.errors import Stalled
 
@@ -111,6 +111,7 @@ def all_of(futures: Sequence[Future[Any]]) -> Future[list[Any]]:
             if combined.done() or (missing and error is None):
                 return
             if error is None:
+                combined.pickling = sum(pickling_of(each) for each in futures)
                 combined.set_result([each.result() for each in futures])
             else:
                 combined.set_exception(error)

@@ -369,10 +369,12 @@ class Profile:
         if path not in (ENGINE, *account.busy):
             workers = self._of(path.removeprefix(way_to("")))
             calls = max(sum(each.calls for each in workers), 1)
-            trip, work = (sum(each) / calls for each in zip(*((each.trips, each.worked) for each in workers)))
+            all_three = zip(*((each.trips, each.worked, each.pickling) for each in workers))
+            trip, work, pickling = (sum(each) / calls for each in all_three)
+            rest = f"{_span(pickling)} are pickling, and the rest is" if pickling else "the rest is pickling,"
             return (
                 f"Bottleneck: {path}. Of the {_span(trip)} from a request to its answer the worker works "
-                f"{_span(work)}; the rest is pickling, transport and waiting for a processor."
+                f"{_span(work)}; {rest} transport and waiting for a processor."
                 + self._most(path.removeprefix(way_to("")), " {} of the waits are for {}.")
             )
         seconds = account.engine if path == ENGINE else account.busy[path]
@@ -411,12 +413,14 @@ class Profile:
                 lines.append(f"  {name:<{width}} {share:>6.1%}{more}")
                 lines += [f"    {f'of which {one}':<{width - 2}} {of * share:>6.1%}" for one, of in parts.get(name, ())]
             lines.append(f"  {'sum':<{width}} {sum(share for _, share, _ in rows):>6.1%}")
-            if account.kind == "worker" and account.calls:
-                work, trip = account.worked / account.calls, account.trips / account.calls
-                size = f", {account.nbytes / 1e6:,.1f} MB" if account.nbytes else ""
-                lines.append(
-                    f"  {account.calls:,} answers{size}: {_span(work)} of work each, {_span(trip)} with the way"
+            if account.kind in ("worker", "callee") and account.calls:
+                work, trip, pickling = (
+                    each / account.calls for each in (account.worked, account.trips, account.pickling)
                 )
+                size = f", {account.nbytes / 1e6:,.1f} MB" if account.nbytes else ""
+                way = f"of work each, {_span(trip)} with the way" if trip else "each, with the way"
+                way += f", {_span(pickling)} of it pickling" if pickling else ""
+                lines.append(f"  {account.calls:,} answers{size}: {_span(work)} {way}")
             lines.append("")
         lines.append(self.sentence())
         told = [f"{change}: {gain:+.0%}" for change, gain in self.changes()[:MOST_CHANGES] if gain >= LEAST_GAIN]
@@ -444,9 +448,22 @@ class Profile:
                 }
                 for each in self.ledger.accounts
             },
+            "edges": {path: self._edge(workers) for path in self.ledger.stages if (workers := self._of(path))},
             "cause": self.cause()[0],
             "sentence": self.sentence(),
             "gains": {str(change): gain for change, gain in self.changes()},
+        }
+
+    def _edge(self, workers: list[Account]) -> dict[str, float]:
+        """What passes between a thread and those who work for it: remote calls, and the seconds of their parts."""
+        path = workers[0].stage
+        return {
+            "items": self._reader(path).items.get(path, 0),
+            "calls": sum(each.calls for each in workers),
+            "bytes": sum(each.nbytes for each in workers),
+            "seconds": sum(each.trips or each.worked for each in workers),
+            "work": sum(each.worked for each in workers),
+            "pickling": sum(each.pickling for each in workers),
         }
 
     def values(self) -> dict[str, Any]:

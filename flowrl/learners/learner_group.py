@@ -195,6 +195,7 @@ class LearnerGroup:
                 kept.set_exception(error)
             else:
                 answers, (version, state) = combined.result()
+                kept.pickling = combined.pickling
                 with self._lock:
                     self._answered[version] = state
                     kept.set_result(answers)

@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pytest
 
+from flowrl.actors import actor_process
 from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
 from flowrl.engine.remote import Remote
@@ -53,6 +54,9 @@ class Account:
     def say(self, *lines):
         print(*lines, sep="\n")
 
+    def heavy(self):
+        return Heavy()
+
     def process(self):
         return os.getpid()
 
@@ -61,6 +65,19 @@ class Account:
 
     def wait(self):
         signal.pause()
+
+
+class Heavy:
+    """Takes 7 s to pickle and 3 s to unpickle, by the clock that times answers."""
+
+    def __reduce__(self):
+        _pass(7)
+        return _pass, (3,)
+
+
+def _pass(seconds):
+    before = actor_process.clock
+    actor_process.clock = lambda: before() + seconds
 
 
 class Overdrawn(Exception):
@@ -175,6 +192,17 @@ def test_an_item_outlives_the_process_that_made_it(ray_cluster):
 
 
 @pytest.mark.slow
+def test_it_is_timed_how_long_an_answer_is_pickled(ray_cluster, monkeypatch):
+    """E11: in its own pickle, so nothing is pickled twice; those between two timed ones count like the newest."""
+    monkeypatch.setattr(actor_process, "clock", actor_process.clock)  # which the answer changes
+    with Actors([Account], kind="account", remote=True) as accounts:
+        futures = [accounts.members[0].submit(method) for method in ("heavy", "process", "heavy")]
+        for future in futures:
+            future.result(SECONDS)
+    assert [round(future.pickling) for future in futures] == [10, 0, 10]
+    assert futures[2].pickling == futures[0].pickling
+
+
 def test_an_error_that_cannot_travel_is_told(ray_cluster):
     with _some() as actors, pytest.raises(RuntimeError, match="ValueError: holds a lock"):
         _ask(actors.members[0], "odd")

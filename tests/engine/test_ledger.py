@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrl import Plan, Queue, from_items, from_workers, operator, state
@@ -189,12 +190,13 @@ def test_what_a_run_waits_for_is_told_apart_within_bounds(clock: Clock) -> None:
 
 
 def test_workers_send_their_accounts_with_answers(clock: Clock) -> None:
-    """E3: busy by operator, and idle between requests; several that share a process share its seconds."""
+    """E3, E11: busy by operator, and idle between requests; several that share a process share its seconds."""
     workers = ManualWorkers(2, hosts())
     part = from_workers(workers, Slow(clock, 9)).for_each(costs(clock, 2), name="encode")
     with part.gather_async().for_each(costs(clock, 1), name="use").run() as running:
         settle(running)
         for worker in (0, 1, 0):
+            workers.requests[0].future.pickling = 1.5
             workers.answer(worker)
             settle(running)
         book = running.ledger()
@@ -202,14 +204,13 @@ def test_workers_send_their_accounts_with_answers(clock: Clock) -> None:
     assert given(account) == {"Slow": 15, "encode": 6, NO_REQUEST: 2}
     assert account.items == {"Slow": 3, "encode": 3}
     assert (account.calls, account.wall, account.stage, account.by) == (3, 23, "gather_async", DRIVER)
+    assert account.pickling == 3 * 1.5
     assert account.trips == 7 + 15 + 15  # the second was asked at 0 and answered at 15, the third at 8 and at 23
     assert given(book.driver) == {"use": 3, OUTSIDE: 21}
 
 
 def test_bytes_of_what_workers_send_are_counted(clock: Clock) -> None:
     """E3: of columns, also of items that stay with their worker."""
-    import numpy as np
-
     for apart in (False, True):
         workers = ManualWorkers(1, hosts(), apart=apart)
         part = from_workers(workers, Slow(clock, 9)).for_each(lambda item: {"x": np.zeros(5), "y": [item, b"z"]})
@@ -250,7 +251,7 @@ def test_parts_in_this_process_count_once(clock: Clock) -> None:
 
 
 def test_the_worker_of_a_call_has_an_account(clock: Clock) -> None:
-    """E3: it is busy from a question, or its last answer, to the next answer."""
+    """E3, E11: it is busy from a question, or its last answer, to the next answer."""
     futures: list[Any] = []
 
     class Manual:
@@ -260,17 +261,19 @@ def test_the_worker_of_a_call_has_an_account(clock: Clock) -> None:
             futures.append((Future(), item))
             return futures[-1][0]
 
-    with from_items(range(9)).call(Manual(), "train", in_flight=2).run() as running:
+    with from_items([{"x": np.zeros(5)}] * 9).call(Manual(), "train", in_flight=2).run() as running:
         assert running.step() is WAITING
         for _ in range(2):
             clock.now += 4
             future, item = futures.pop(0)
+            future.pickling = 0.5
             future.set_result(item)
         settle(running)
         clock.now += 1
         book = running.ledger()
     (account,) = [each for each in book.accounts if each.kind == "callee"]
     assert given(account) == {"train": 8, NO_REQUEST: 1}
+    assert (account.calls, account.nbytes, account.pickling) == (2, 80, 1.0)
 
 
 @pytest.fixture

@@ -146,6 +146,20 @@ FAULTS = [
         LEDGER + "test_a_wait_is_borne_by_the_workers_whose_answers_are_missing",
     ),
     Fault(
+        "E11",
+        "flowrl/engine/gather.py",
+        "self._pickling.get(request.index, 0.0) + pickling_of(future)",
+        "pickling_of(future)",
+        LEDGER + "test_workers_send_their_accounts_with_answers",
+    ),
+    Fault(
+        "E11",
+        "flowrl/actors/ray_backend.py",
+        "sum(last) - sum(first)",
+        "last[0] - first[0]",
+        "tests/actors/test_actors.py::test_it_is_timed_how_long_an_answer_is_pickled",
+    ),
+    Fault(
         "D6",
         "flowrl/trainer/trainer.py",
         "SeedTree(self.config.seed)",
