@@ -111,7 +111,7 @@ def nash_conv_of(out: Path, task: Task) -> NashConv:
 def share_won(out: Path, task: Task) -> float:
     """The share of 1,000 games that the policy at the end of a run wins against the task's opponent."""
     players = {"learner": flowrl.load(out, last=True, trusted=True).players, task.opponent: scripted(task.opponent)}
-    won, drawn, _ = payoffs(players, task.env, episodes=500).shares("learner", task.opponent)
+    won, drawn, _ = payoffs(players, task.env, episodes=500, num_envs=64).shares("learner", task.opponent)
     return won + drawn if task.draws else won
 
 

@@ -144,7 +144,7 @@ NOUGHTS = f'--set match_making=uniform --set pool_size=1 --set opponents=["rando
 #: Of AlphaZero, whose policies are judged at the end, where they search too.
 SEARCH = f"--set learning_rate_end=0 --set eval_every=0 {NUMPY}"
 #: Connect four has more games than a network sees: the policy that is judged searches four times as long.
-FOUR = f"--set exploring_moves=12 --set replay_ratio=16 --set eval_simulations=200 {SEARCH}"
+FOUR = f"--set hidden=[256,256] --set q_ratio=0.5 --set exploring_moves=12 --set eval_simulations=200 {SEARCH}"
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"

@@ -89,6 +89,9 @@ class AlphaZeroPolicy(Policy):
             30, "moves of a game that are drawn; later ones are those with the most visits", resume="fork"
         )
         value_coef: float = setting(1.0, "weight of the value loss", resume="fork")
+        q_ratio: float = fraction(
+            0.0, "share of what the search found in the target of the value; the rest is the outcome", resume="fork"
+        )
         learning_rate_end: float | None = setting(
             None, "learning rate at the end of the schedule; None: constant", resume="fork"
         )
@@ -173,20 +176,22 @@ def with_noise(prior: Array, legal: Array, noise: Array, share: float, alpha: fl
 
 
 class AlphaZeroLearning(Learning):
-    """L = mean(−Σₐ πₐ log pₐ + value_coef · (z − v)²), with the shares π of visits and the outcome z of the game.
+    """L = mean(−Σₐ πₐ log pₐ + value_coef · (y − v)²), with the shares π of visits and y = (1 − q_ratio) · z + q_ratio · q.
 
-    z is the `reward` of a row from which `NStep` has summed all to the end of the game; of a row whose game was cut by
-    a fault there is none, and π alone is learned.
+    z, the outcome of the game, is the `reward` of a row from which `NStep` has summed all to the end of the game; of a
+    row whose game was cut by a fault there is none, and π alone is learned. q is the row's `search_value`.
 
-    Source: Silver et al. 2018, eq. 1, without its weight decay.
+    Source: Silver et al. 2018, eq. 1, without its weight decay; Willemsen et al. 2021, "Value targets in off-policy
+    AlphaZero: a new greedy backup", for targets that are not the outcome alone.
     """
 
     policy: AlphaZeroPolicy
-    columns: tuple[str, ...] = ("obs", "visits", "reward", "discount")
+    columns: tuple[str, ...] = ("obs", "visits", "reward", "discount", "search_value")
     requires: ClassVar[dict[str, str]] = {
         "obs": "",
         "visits": "collect with a policy that searches",
         "reward": "",
+        "search_value": "collect with a policy that searches",
         "discount": "put NStep(n, gamma=1) before the buffer, with n at least the moves of a game",
     }
 
@@ -196,9 +201,11 @@ class AlphaZeroLearning(Learning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
+        given = self.policy.settings
         logits, value = self.policy.model(rows.obs)
         shares = rows.visits / rows.visits.sum(1, keepdim=True)
         policy_loss = -(shares * torch.log_softmax(logits, 1)).sum(1).mean()
-        value_loss = ((rows.discount == 0) * (rows.reward.float() - value).square()).mean()
-        loss = policy_loss + self.policy.settings.value_coef * value_loss
+        target = torch.lerp(rows.reward.float(), rows.search_value, given.q_ratio)
+        value_loss = ((rows.discount == 0) * (target - value).square()).mean()
+        loss = policy_loss + given.value_coef * value_loss
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}

@@ -87,12 +87,14 @@ def test_noise_of_the_root_is_of_a_dirichlet_distribution(alpha: float) -> None:
     assert (with_noise(prior, legal, np.zeros((1, 5)), 0.0, alpha) == prior).all()
 
 
-def test_the_loss_is_that_of_an_obvious_loop() -> None:
-    """Silver et al. 2018, eq. 1; a game that was cut has no outcome."""
-    made, draw = policy(value_coef=0.5), np.random.default_rng(0)
+@pytest.mark.parametrize("q_ratio", [0.0, 0.25])
+def test_the_loss_is_that_of_an_obvious_loop(q_ratio: float) -> None:
+    """Silver et al. 2018, eq. 1, or with what the search found in the target; a game that was cut has no outcome."""
+    made, draw = policy(value_coef=0.5, q_ratio=q_ratio), np.random.default_rng(0)
     visits = draw.integers(1, 9, (3, 9)) * OBS["action_mask"]
     outcome, discount = np.array([1.0, -1.0, 0.0]), np.array([0, 0, 1], np.float32)
-    rows = Batch(obs=OBS, visits=visits, reward=outcome, discount=discount)
+    found = np.array([0.5, 0.25, -1.0], np.float32)
+    rows = Batch(obs=OBS, visits=visits, reward=outcome, discount=discount, search_value=found)
     with torch.no_grad():
         _, scalars = made.learn_mode.loss(made.learn_mode.tensors(made.learn_mode.prepare(rows)))
         logits, values = made.model(OBS.to_torch("cpu"))
@@ -102,7 +104,8 @@ def test_the_loss_is_that_of_an_obvious_loop() -> None:
         for move in np.flatnonzero(visits[row]):
             policy_loss -= visits[row, move] / visits[row].sum() * math.log(likely[move]) / 3
         if discount[row] == 0:
-            value_loss += (outcome[row] - float(values[row])) ** 2 / 3
+            target = (1 - q_ratio) * outcome[row] + q_ratio * found[row]
+            value_loss += (target - float(values[row])) ** 2 / 3
     expected = {"policy_loss": policy_loss, "value_loss": value_loss, "loss": policy_loss + 0.5 * value_loss}
     assert {name: float(value) for name, value in scalars.items()} == pytest.approx(expected, rel=1e-5)
 
@@ -110,7 +113,7 @@ def test_the_loss_is_that_of_an_obvious_loop() -> None:
 def test_it_learns_what_is_certain() -> None:
     made = policy(learning_rate=0.02)
     rows = Batch(obs=OBS, visits=np.eye(9, dtype=np.int32)[[4, 8, 2]], reward=np.array([0.0, 1.0, -1.0]))
-    rows["discount"] = np.zeros(3, np.float32)
+    rows["discount"] = rows["search_value"] = np.zeros(3, np.float32)
     for _ in range(200):
         made.learn_mode.learn_from(rows)
     prior, value = made.judged(made.game.states(OBS))
