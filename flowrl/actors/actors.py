@@ -11,7 +11,7 @@ from attrs import validators
 from flowrl.engine.futures import Future
 from flowrl.engine.protocols import WorkerContract
 from flowrl.engine.remote import Remote, measured
-from flowrl.engine.workers import WORKER_TIMEOUT, InlineWorker
+from flowrl.engine.workers import WORKER_TIMEOUT, InlineWorker, ThreadWorker
 from flowrl.errors import ConfigError, WorkerDied
 
 Make = Callable[[], Any]
@@ -64,39 +64,60 @@ class Backend(Protocol):
 HERE = "here"
 
 
-class StoringInlineWorker(InlineWorker):
-    """An object of this process as a worker that answers at once, and keeps items as one on Ray does."""
+class ActorHere:
+    """An object of this process as a worker that keeps items as one on Ray does.
+
+    It answers at once, in the caller's thread, unless it works with others that wait for it: then in a thread.
+    """
+
+    def __init__(self, target: Any, name: str) -> None:
+        self.target, self.name = target, name
+        self._worker: InlineWorker | ThreadWorker = InlineWorker(target)
+
+    def work_with_others(self) -> None:
+        """Work in a thread from now on."""
+        if isinstance(self._worker, InlineWorker):
+            self._worker = ThreadWorker(self.target, self.name)
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        return super().submit(method, *(arg.fetch() if isinstance(arg, Remote) else arg for arg in args))
+        return self._worker.submit(method, *(arg.fetch() if isinstance(arg, Remote) else arg for arg in args))
 
     def submit_apart(self, method: str, *args: Any) -> Future[Any]:
         """Request a method that returns (answer, item): the item becomes a `Remote`."""
-        future = self.submit(method, *args)
-        if future.exception() is None:
-            answer, item = future.result()
-            future = Future()
-            future.set_result((answer, Remote(item, *measured(item))))
-        return future
+        kept: Future[Any] = Future()
+
+        def keep(asked: Future[Any]) -> None:
+            if error := asked.exception():
+                kept.set_exception(error)
+            else:
+                answer, item = asked.result()
+                kept.set_result((answer, Remote(item, *measured(item))))
+
+        self.submit(method, *args).add_done_callback(keep)
+        return kept
+
+    def close(self) -> None:
+        self._worker.close()
+        if hasattr(self.target, "close"):
+            self.target.close()
 
 
 class Here:
     """Actors as objects of this process."""
 
     def create(self, makes: Sequence[Make], names: Sequence[str], resources: Resources) -> list[Any]:
-        return [StoringInlineWorker(make()) for make in makes]
+        return [ActorHere(make(), name) for make, name in zip(makes, names)]
 
     def replace(self, worker: Any, make: Make, name: str, resources: Resources) -> Any:
-        self.close([worker])
-        return StoringInlineWorker(make())
+        worker.close()
+        return ActorHere(make(), name)
 
     def put(self, value: Any) -> Any:
         return value
 
     def close(self, workers: Sequence[Any]) -> None:
         for worker in workers:
-            if hasattr(worker.target, "close"):
-                worker.target.close()
+            worker.close()
 
     def leave(self) -> None:
         """Does nothing."""

@@ -176,6 +176,9 @@ def rendezvous(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0
     """
     host, port = "", 0
     if len(members) > 1:
+        for member in members:
+            if hasattr(member, "work_with_others"):  # it is in this process
+                member.work_with_others()
         host, port = results([ask(members[0], "listen", seconds)], "a learner to listen", 2 * seconds)[0]
     rendezvous = Rendezvous(host, port, len(members), one_batch, seconds)
     results([ask(member, "connect", rendezvous, rank) for rank, member in enumerate(members)], "learners to meet")

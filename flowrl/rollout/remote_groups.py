@@ -65,6 +65,10 @@ class RemoteGroup:
         """Like `submit`, for a method that returns `(answer, item)`; the item stays in its process."""
         return self._hosts.ask(self, method, args, apart=True)
 
+    def work_with_others(self) -> None:
+        """See `flowrl.actors.actors.ActorHere`; a process works beside the others anyway."""
+        self._hosts.work_with_others(self.process)
+
 
 class RemoteGroups:
     """Worker processes, each with its groups; `members` has one member per group.
@@ -158,6 +162,11 @@ class RemoteGroups:
         pending[:] = [each for each in pending if not each.done()]
         pending.append(future)
         return future
+
+    def work_with_others(self, process: int) -> None:
+        """See `RemoteGroup.work_with_others`."""
+        if self.are_here:
+            self._actors.members[process].work_with_others()
 
     @property
     def are_here(self) -> bool:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from flowrl.cli.rerun import Again, by_clock
-from flowrl.plans import A3C, APPO, IMPALA, ApexDQN
+from flowrl.plans import A3C, APPO, DDPPO, IMPALA, ApexDQN
 from flowrl.trainer.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.trainer import Trainer
@@ -30,7 +30,9 @@ ASYNC = {"env_manager": "async", "env_manager_args": {"wait_num": 1}, "envs_per_
 def record(plan: str, out: Path, kill: str = "", workers: int = 0, results: int = 12, **more: Any) -> dict[str, int]:
     """Train with a journal, and kill a worker's process, or that of an environment, in the middle: the counters."""
     counters: dict[str, int] = {}
-    with PLANS[plan](**{**SMALL[plan], "num_workers": workers, "journal": True, **more}, out=out) as trainer:
+    with {**PLANS, "ddppo": DDPPO}[plan](
+        **{**SMALL[plan], "num_workers": workers, "journal": True, **more}, out=out
+    ) as trainer:
         for number in range(400):
             if number == results // 2 and kill in Threads.living:
                 Threads.living[kill].kill()
@@ -230,6 +232,14 @@ def test_a_worker_that_dies_dies_again(tmp_path, monkeypatch):
     """J1, F10: workers that answer when they are ready, here in threads."""
     use_threads(monkeypatch)
     assert record("impala", tmp_path / "run", "worker 1", workers=2)["worker_restarts"] == 1
+    again(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("plan", "settings"), [("impala", {"num_learners": 2}), ("ddppo", {"workers": 2})])
+def test_those_who_learn_together_do_so_again(plan, settings, tmp_path, monkeypatch):
+    """J1, F13: in one process each has a thread, since they wait for each other."""
+    use_threads(monkeypatch)
+    record(plan, tmp_path / "run", results=2, **settings)
     again(tmp_path / "run")
 
 
