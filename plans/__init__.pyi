@@ -285,6 +285,7 @@ class _AlphaZero(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     learning_starts: int
+    q_ratio: float
     replay_ratio: float
     report_every: int
     root_noise: float
