@@ -178,8 +178,8 @@ def with_noise(prior: Array, legal: Array, noise: Array, share: float, alpha: fl
 class AlphaZeroLearning(Learning):
     """L = mean(−Σₐ πₐ log pₐ + value_coef · (y − v)²), with the shares π of visits and y = (1 − ratio) · z + ratio · q.
 
-    ratio is `q_ratio`. z, the outcome of the game, is the `reward` of a row from which `NStep` has summed all to the end
-    of the game; of a row whose game was cut by a fault there is none, and π alone is learned. q is its `search_value`.
+    ratio is `q_ratio`. z, the outcome of the game, is the `reward` of a row from which `NStep` has summed all to the
+    end of the game; of a row whose game was cut by a fault there is none, and π alone is learned. q is `search_value`.
 
     Source: Silver et al. 2018, eq. 1, without its weight decay; Willemsen et al. 2021, "Value targets in off-policy
     AlphaZero: a new greedy backup", for targets that are not the outcome alone.
