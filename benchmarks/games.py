@@ -83,7 +83,7 @@ def stepping(stack: ExitStack, env: str, copies: int) -> Contestant:
     """Steps of a manager."""
     manager = stack.enter_context(make_manager(env, copies))
     manager.launch(0)
-    action = np.arange(copies) % 2 if env == SINGLE else np.tile([0.0, 1.0], (copies, 1))
+    action = np.arange(copies) % 2 if env == SINGLE else np.tile([0, 1], (copies, 1))
 
     def step() -> int:
         steps = 0

@@ -350,7 +350,7 @@ def _column(value: Any, name: str) -> Column:
 
 def _like(name: str, column: Column, part: Any) -> Any:
     """A value in the kind of its column; raises before any column changes."""
-    nested = isinstance(part, Mapping | Batch)
+    nested = type(part) is not np.ndarray and isinstance(part, Mapping | Batch)
     if isinstance(column, Batch):
         if nested:
             column._beside(part)

@@ -196,7 +196,10 @@ def check_dtypes(row: Any, store: Observations, what: str = "observation") -> No
 def find_unusable(store: Observations, what: str = "observation") -> tuple[int, str] | None:
     """The row of a store `[N, ...]` with a number that nothing can be learned from, and which it is (X2)."""
     if isinstance(store, Batch):
-        return next(filter(None, (find_unusable(part, f"{what}[{key!r}]") for key, part in store.items())), None)
+        for key, part in store.items():
+            if found := find_unusable(part, f"{what}[{key!r}]"):
+                return found
+        return None
     first = first_unusable(store)
     if first is None:
         return None

@@ -86,8 +86,9 @@ class GameWorker(RolloutWorker):
             return self._collected(self._whole_games(episodes))
         if steps is not None:
             missing = np.full(self.manager.num_envs, steps)
-            while (missing > 0).any() or (self._shared and not self._rows()):
-                missing -= self._step_games(missing <= 0) & self._games.timed
+            while not (complete := missing <= 0).all() or (self._shared and not self._rows()):
+                self._step_games(complete)
+                missing -= self._games.timed
             return self._collected({name: self._cut(name) for name in self._with_rows()})
         while self._rows() < amounts[0]:
             self._step_games()
@@ -150,23 +151,22 @@ class GameWorker(RolloutWorker):
         return collect_mode_of(policy, self.index)
 
     def _step_games(self, wait: Array | None = None, *, count_all: bool = True) -> Array:
-        """One step of the games that are ready; returns the mask `[games]` of those that stepped.
+        """One step of the games that are ready; returns the mask `[games]` of those that ended.
 
         Args:
             wait: Mask of the games that wait, if their manager lets them and not all do.
             count_all: Whether those that cannot wait count; else neither the returned mask has them, nor are rows kept.
         """
-        held = None if wait is None or wait.all() or self.manager.ready is None else wait
+        held = None if wait is None or self.manager.ready is None or wait.all() else wait
         stepped = self._players.step(self.env_steps, held)
-        moved: Array = np.ones(self.manager.num_envs, np.bool_) if stepped.acted is None else stepped.acted
-        everyone = stepped.acted is None and (wait is None or count_all)
+        moved, timed = stepped.acted, self._games.timed
         if wait is not None and not count_all:
-            moved = moved & ~wait
+            moved, timed = ~wait if moved is None else moved & ~wait, timed & ~wait
         for name, fragment in self._fragments.items():
             player = self._players.of[name]
             row, result = player.actor.sent, player.seats.result(stepped)
             answered: Any = result.acted
-            if not (everyone and answered is None):
+            if moved is not None:
                 answered = moved[player.seats.env_id] if answered is None else answered & moved[player.seats.env_id]
             answered = player.learns(answered)
             if answered is None or answered.any():
@@ -179,10 +179,11 @@ class GameWorker(RolloutWorker):
                     row.pop("next_state", None)
                 fragment.write(row, answered)
         self._players.assign()
-        timed = int((moved & self._games.timed).sum())
-        self._steps += timed
-        self.env_steps += timed
-        return moved
+        steps = int(np.count_nonzero(timed))
+        self._steps += steps
+        self.env_steps += steps
+        done: Array = self.manager.done
+        return done if moved is None else done & moved
 
     def _rows(self) -> int:
         return sum(int(fragment.lengths().sum()) for fragment in self._fragments.values())
@@ -225,7 +226,7 @@ class GameWorker(RolloutWorker):
         played: set[tuple[int, int]] = set()
         while (missing > 0).any():
             numbers = self.manager.episode_id.copy()
-            ended = self._step_games(missing <= 0, count_all=False) & self.manager.done
+            ended = self._step_games(missing <= 0, count_all=False)
             played |= {(game, int(numbers[game])) for game in np.flatnonzero(ended).tolist()}
             missing -= ended
         batches = {name: self._cut_games(name, played) for name in self._with_rows()}

@@ -22,7 +22,7 @@ FAULTS = [
         "duplicate(len(parts))",
         "tests/plans/test_on_policy_plans.py::test_no_policy_waits_with_old_rows_for_the_batch_of_another",
     ),
-    Fault("M10", WORKER, "int((moved & self._games.timed).sum())", "int(moved.sum())", ROWS),
+    Fault("M10", WORKER, "np.count_nonzero(timed)", "self.manager.num_envs", ROWS),
     Fault("M10", "flowrl/envs/games/seats.py", "self._discount[at] * gain", "gain", ROWS),
     Fault("M10", "flowrl/data/advantages.py", "of_each = discounts(batch, gamma)", "of_each = gamma", ESTIMATORS),
     Fault("M10", "operators/adders.py", "gamma=discounts(rows, self.gamma), n", "gamma=self.gamma, n", ESTIMATORS),
@@ -57,8 +57,8 @@ FAULTS = [
     Fault(
         "M4",
         WORKER,
-        "timed = int((moved & self._games.timed).sum())",
-        'timed = int(stepped.next_obs["seats"][..., 1].sum())',
+        "np.count_nonzero(timed)",
+        'stepped.next_obs["seats"][..., 1].sum()',
         OVER + "test_every_row_is_that_of_an_obvious_loop",
     ),
     Fault(

@@ -16,11 +16,11 @@ LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
 
 FAULTS = [
     Fault("M1", SEATS, "kept[at] = 0.0\n            opened", "opened", BY_HAND),
-    Fault("M1", SEATS, "table[seat.at, REWARD] = gain", "table[seat.at, REWARD] += gain", STEADY),
+    Fault("M1", SEATS, "cells[at, REWARD] = gain", "cells[at, REWARD] += gain", STEADY),
     Fault("M5", SEATS, "alike = self._steady and", "alike =", BY_HAND),
     Fault("M4", "flowrl/envs/managers/games.py", "self.steady = False\n        began", "began", BY_TURN),
-    Fault("M4", SEATS, "self._seats, self._row = self._seated(), row", "self._row = row", IN_MEMORY),
-    Fault("D3", SEATS, '{**self.__dict__, "_row": None}', "self.__dict__", IN_MEMORY),
+    Fault("M4", SEATS, "self._table, self._row = row[TABLE], row", "self._row = row", IN_MEMORY),
+    Fault("D3", SEATS, '"_row": None, "_cells"', '"_cells"', IN_MEMORY),
     Fault("M1", SEATS, "if agent in obs or agent in over]", "if agent in self._turn or agent in acting]", BY_HAND),
     Fault("M2", SEATS, "[agent for agent in obs if agent not in over] if over else list(obs)", "list(obs)", BY_HAND),
     Fault("M5", SEATS, "table[at, column], table[at, other] = 1.0, 0.0", "table[at, column] = 1.0", BY_HAND),

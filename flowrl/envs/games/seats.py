@@ -138,7 +138,7 @@ class Seating:
 
     @property
     def action_space(self) -> gymnasium.spaces.Box:
-        """All agents' actions as one row of numbers, which float64 holds exactly up to 2^53."""
+        """All agents' actions as one row of numbers: int64 if all are, else float64, exact up to 2^53."""
         return _Actions(self)
 
     def kind_of(self, agent: str) -> Kind:
@@ -152,7 +152,8 @@ class _Actions(ActionsOfMany):
     def __init__(self, seating: Seating) -> None:
         self._seating = seating
         size = max(taken.stop for taken in seating.action_slices.values())
-        super().__init__(-np.inf, np.inf, (size,), np.float64)
+        numbers = [array_form(kind.action_space, "action")[1] for kind in seating.kinds]
+        super().__init__(-np.inf, np.inf, (size,), np.result_type(np.int64, *numbers).type)
 
     def seed(self, seed: Any = None) -> Any:
         """Seed each agent's space."""
@@ -160,13 +161,13 @@ class _Actions(ActionsOfMany):
             kind.action_space.seed(None if seed is None else seed + at)
         return super().seed(seed)
 
-    def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[np.float64]:
+    def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
         """Random actions of all."""
         return self.sample_for({})
 
-    def sample_for(self, obs: Any) -> npt.NDArray[np.float64]:
+    def sample_for(self, obs: Any) -> npt.NDArray[Any]:
         """See `ActionsOfMany`; of agents whose turn it is not, the action is random or, without any valid, 0."""
-        row = np.zeros(self.shape)
+        row = np.zeros(self.shape, self.dtype)
         for kind in self._seating.kinds:
             stack = obs.get(kind.name)
             for at, agent in enumerate(kind.agents):
@@ -181,35 +182,52 @@ class Seat:
 
     def __init__(self, at: int, store: Observations, row: int, part: slice, action_space: gymnasium.Space[Any]) -> None:
         self.at = at
-        self._store, self._row, self._shape = store, row, row_shape(store)
+        self._store, self._row, self._part = store, row, part
+        self._action_shape, self._action_dtype = array_form(action_space, "action")
+        self._look()
+
+    def _look(self) -> None:
+        """Views of its rows, which are written faster; a copy has its own."""
+        store = self._store
+        self._shape = row_shape(store)
+        self._view: Any = store[self._row, ...] if isinstance(store, np.ndarray) else None
         self._dtype = store.dtype if isinstance(store, np.ndarray) else None
         parts = dict(store.items()) if isinstance(store, Batch) else {}
         flat = all(isinstance(column, np.ndarray) for column in parts.values())
-        self._columns = [(name, part, part.shape[1:], part.dtype) for name, part in parts.items()] if flat else []
-        self._part = part
-        self._action_shape, self._action_dtype = array_form(action_space, "action")
+        views = {name: column[self._row, ...] for name, column in parts.items()} if flat else {}
+        self._views = [(name, view, view.shape, view.dtype) for name, view in views.items()]
 
-    def see(self, obs: Any) -> None:
-        """Keep an observation. Raises: SchemaError if its space has no such."""
-        row, array = self._row, np.ndarray
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_views": None, "_view": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._look()
+
+    def see(self, obs: Any) -> int:
+        """Keep an observation; returns `at`. Raises: SchemaError if its space has no such."""
+        array = np.ndarray
         if type(obs) is array:
-            if obs.shape == self._shape and obs.dtype is self._dtype:
-                self._store[row] = obs
-                return
-        elif type(obs) is dict and len(obs) == len(self._columns):
-            for name, column, shape, dtype in self._columns:
+            if obs.dtype is self._dtype and obs.shape == self._shape:
+                self._view[...] = obs
+                return self.at
+        elif type(obs) is dict and len(obs) == len(self._views):
+            for name, view, shape, dtype in self._views:
                 part = obs.get(name)
                 if type(part) is not array or part.shape != shape or part.dtype is not dtype:
                     break
-                column[row] = part
+                view[...] = part
             else:
-                return
-        write_row(obs, self._store, row, self._shape)  # slower, and says what is wrong
+                return self.at
+        write_row(obs, self._store, self._row, self._shape)  # slower, and says what is wrong
+        return self.at
 
-    def action(self, actions: npt.NDArray[np.float64]) -> Any:
+    def action(self, actions: npt.NDArray[Any]) -> Any:
         """The agent's action in one of all."""
         if self._action_shape:
             return actions[self._part].astype(self._action_dtype).reshape(self._action_shape)
+        if actions.dtype is self._action_dtype:
+            return actions[self._part.start]
         return self._action_dtype.type(actions.item(self._part.start))
 
 
@@ -232,8 +250,8 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self.observation_space, self.action_space = self.seating.observation_space, self.seating.action_space
         self.metadata, self.render_mode = dict(game.metadata), game.render_mode
         self._stores = {kind.name: make_store(kind.observation_space, len(kind.agents)) for kind in self.seating.kinds}
-        self._seats = self._seated()
-        self._table = np.zeros((len(self._seats), self.seating.columns))
+        self._table = np.zeros((len(self.seating.agents), self.seating.columns))
+        self._sit()
         self._gained = [0.0] * len(self._seats)  # since the last answer
         self._discount = [1.0] * len(self._seats)  # of what comes next, since the last action
         self._turn: list[str] = []
@@ -243,31 +261,33 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self._steady = False  # whether the table has it that those whose turn it is were answered, and nobody else
         self._row: Batch | None = None
 
-    def _seated(self) -> dict[str, Seat]:
-        seats = {}
+    def _sit(self) -> None:
+        """Write there from now on where the arrays are now."""
+        self._cells: Any = memoryview(self._table)  # type: ignore[arg-type]  # faster to write one by one
+        self._seats: dict[str, Seat] = {}
         for at, agent in enumerate(self.seating.agents):
             kind = self.seating.kind_of(agent)
             own = self.seating.action_slices[agent], kind.action_space
-            seats[agent] = Seat(at, self._stores[kind.name], kind.agents.index(agent), *own)
-        return seats
+            self._seats[agent] = Seat(at, self._stores[kind.name], kind.agents.index(agent), *own)
 
     def write_into(self, row: Batch) -> None:
         """Keep the observation in this memory from now on, which `reset` and `step` then return, not a copy."""
         for name, store in {**self._stores, TABLE: self._table}.items():
             row[name][:] = store
         self._stores = {name: _renamed(row[name], store) for name, store in self._stores.items()}
-        self._table = row[TABLE]
-        self._seats, self._row = self._seated(), row
+        self._table, self._row = row[TABLE], row
+        self._sit()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_row": None}  # a copy has its own memory
+        return {**self.__dict__, "_row": None, "_cells": None, "_seats": None}  # a copy has its own memory
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_standing" in state:  # its name when it had no more than what outlasts a step
             state = {**state, "_table": state["_standing"], "_steady": False, "_row": None}
         if "_discount" not in state:  # of before games had discounts
-            state = {**state, "seating": Seating.of(state["game"]), "_discount": [1.0] * len(state["_seats"])}
+            state = {**state, "seating": Seating.of(state["game"]), "_discount": [1.0] * len(state["_gained"])}
         self.__dict__.update(state)
+        self._sit()
 
     def __str__(self) -> str:
         return f"{self.game}"
@@ -295,10 +315,13 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self._let_act(list(obs))
         return self._observation(), {}
 
-    def step(self, action: npt.NDArray[np.float64]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: npt.NDArray[Any]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play the actions of those whose turn it is; the reward is that of all agents together."""
         acting, seats, table = self._turn, self._seats, self._table
-        turn = self.game.step({agent: seats[agent].action(action) for agent in acting})
+        actions = {}
+        for agent in acting:  # faster than a comprehension
+            actions[agent] = seats[agent].action(action)
+        turn = self.game.step(actions)
         if not isinstance(turn, Turn):
             raise SchemaError(f"{self.game}: step() returned a {type(turn).__name__}, expected a Turn")
         obs, rewards, terminated, truncated, info, discount = turn
@@ -341,25 +364,23 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
     def _go_on(self, obs: Mapping[str, Any], rewards: Mapping[str, float]) -> float | None:
         """A step after one like it, in which the same agents act, gain and act next; returns all that they gain.
 
-        None, with nothing changed, where a reward needs a closer look.
+        None where a reward is not one to learn from.
         """
+        seats, cells, total, agent = self._seats, self._cells, 0.0, ""
         try:
-            gains = [*map(float, rewards.values())]
-        except (TypeError, ValueError):
-            return None
-        for gain in gains:
-            if not -LARGEST <= gain <= LARGEST:
-                return None
-        table, agent = self._table, ""
-        try:
-            for (agent, seen), gain in zip(obs.items(), gains):
-                seat = self._seats[agent]
-                seat.see(seen)
-                table[seat.at, REWARD] = gain
-                table[seat.at, RETURN] += gain
+            for agent, seen in obs.items():
+                at = seats[agent].see(seen)
+                gain = float(rewards[agent])
+                if not -LARGEST <= gain <= LARGEST:
+                    return None
+                cells[at, REWARD] = gain
+                cells[at, RETURN] += gain
+                total += gain
         except SchemaError as error:
             raise SchemaError(f"{self.game}, agent {agent!r}: {error}") from None
-        return sum(gains)
+        except (TypeError, ValueError):
+            return None
+        return total
 
     def render(self) -> Any:
         """The rendering of the game."""

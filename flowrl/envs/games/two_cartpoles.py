@@ -44,14 +44,13 @@ class TwoCartPoles(Game):
         """Push the carts of those whose poles still stand."""
         self._step += 1
         obs: dict[str, Any] = {}
-        reward: dict[str, float] = {}
+        reward: dict[str, Any] = {}
         fallen: list[str] = []
         for agent, action in actions.items():
-            obs[agent], gain, over, _, _ = self._envs[agent].step(action)
-            reward[agent] = float(gain)
+            obs[agent], reward[agent], over, _, _ = self._envs[agent].step(action)
             if over:
                 fallen.append(agent)
-        return Turn(obs, reward, terminated=fallen, truncated=list(obs) if self._step == self.max_steps else ())
+        return Turn(obs, reward, fallen, list(obs) if self._step == self.max_steps else ())
 
     def close(self) -> None:
         """Close both."""

@@ -36,7 +36,8 @@ class Seats:
         self.agent_ids = np.array([games.seating.agents.index(agent) for agent in agents])
         self._in_kind = _slice_of([kind.agents.index(agent) for agent in agents])
         self._in_game = _slice_of(self.agent_ids.tolist())
-        self._places = [games.seating.action_slices[agent] for agent in agents]
+        places = [games.seating.action_slices[agent] for agent in agents]
+        self._numbers = _slice_of([number for place in places for number in range(place.start, place.stop)])
         self.num_envs = games.num_envs * len(agents)
         #: `[N]`: the game and the agent of each row.
         self.env_id = np.repeat(np.arange(games.num_envs), len(agents))
@@ -82,13 +83,11 @@ class Seats:
 
     def put(self, actions: npt.NDArray[Any], ready: Mask) -> None:
         """Note the actions `[N, ...]` of ready seats for the next step of the games."""
-        rows, into = actions.reshape(self.games.num_envs, len(self.agents), -1), self.games.actions
-        if self.others is None:  # nobody else writes there, and nobody reads those of seats that are not ready
-            for at, place in enumerate(self._places):
-                into[:, place] = rows[:, at]
-            return
-        for at, (place, mine) in enumerate(zip(self._places, ready.reshape(-1, len(self.agents)).T)):
-            into[mine, place] = rows[mine, at]
+        rows, into = actions.reshape(self.games.num_envs, -1), self.games.actions
+        if self.others is not None:  # who write there too; else nobody reads the actions of seats that are not ready
+            mine = np.repeat(ready, actions.size // self.num_envs).reshape(rows.shape)
+            rows = np.where(mine, rows, into[:, self._numbers])
+        into[:, self._numbers] = rows
 
     def leave_to_others(self, game: int, which: Mask) -> None:
         """Others play these of the agents in the running episode of a game (M7)."""
@@ -173,7 +172,8 @@ class GameManager:
         players: Of running games, by number, who plays each agent, if that differs from match to match.
         results: How such games ended since the last `drain_results()`.
         steady: Whether in the newest step every agent of every game acted, was answered and acts next.
-        timed: `[games]`: those whose newest step was an env step; in the others agents decided in no time (M10).
+        timed: `[games]`: those whose newest step was an env step: not those that did not step, nor those whose agents
+            decided in no time (M10).
         steps: `[games]`: the env steps of the running episode.
         actions: `[games, numbers]`: all agents' actions, of which the next step reads those whose turn it is.
 
@@ -185,10 +185,12 @@ class GameManager:
         self.t = np.zeros((games.num_envs, len(seating.agents)), np.int64)
         self._episode = np.zeros(games.num_envs, np.int64)  # that `t` belongs to
         self._instant = np.array([agent in seating.instant for agent in seating.agents])
+        self._all = np.ones(games.num_envs, np.bool_)
         self._steps = np.zeros(games.num_envs, np.int64)
-        self.timed = np.ones(games.num_envs, np.bool_)
+        self.timed = self._all
         self.steady = False
-        self.actions = np.zeros((games.num_envs, *seating.action_space.shape))
+        actions = seating.action_space
+        self.actions = np.zeros((games.num_envs, *actions.shape), actions.dtype)
         self.finished: list[Episode] = []
         self.began = list(range(games.num_envs))
         self.players: dict[int, list[str]] = {}
@@ -226,15 +228,16 @@ class GameManager:
             wait: Mask of games that get no action yet, for asynchronous managers.
         """
         games: Any = self.games
-        if self.seating.instant:
-            self.timed = (games.obs[TABLE][..., TURN] != 0)[:, ~self._instant].any(1)
+        timed = (games.obs[TABLE][..., TURN] != 0)[:, ~self._instant].any(1) if self.seating.instant else self._all
         stepped: StepResult = games.step(self.actions) if games.ready is None else games.step(self.actions, wait)
         table = stepped.next_obs[TABLE]
+        self.timed = timed if stepped.acted is None else timed & stepped.acted
+        if self.seating.instant:
+            self._steps += self.timed
         flags = table[..., :REWARD]  # TURN and ANSWERED
         self.steady = stepped.acted is None and np.count_nonzero(flags) == flags.size
         if self.steady:
             self.t += 1
-            self._steps += self.timed
             return stepped
         answered = table[..., ANSWERED] != 0
         over = stepped.terminated | stepped.truncated
@@ -242,7 +245,6 @@ class GameManager:
             answered &= stepped.acted[:, None]
             over = over & stepped.acted
         self.t += answered
-        self._steps += self.timed if stepped.acted is None else self.timed & stepped.acted
         for game in np.flatnonzero(over).tolist():
             self._finish(game, table[game])
         self._follow()

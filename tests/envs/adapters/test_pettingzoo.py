@@ -310,7 +310,7 @@ def test_the_real_rock_paper_scissors_in_processes() -> None:
     with make_manager("pettingzoo:classic/rps-v2", 2, {"max_cycles": 5}, kind="subprocess") as manager:
         manager.launch(3)
         for _ in range(10):
-            result = manager.step(np.random.default_rng(0).integers(3, size=(2, 2)).astype(np.float64))
+            result = manager.step(np.random.default_rng(0).integers(3, size=(2, 2)))
         assert manager.t.tolist() == [0, 0]
         table = result.next_obs["seats"]
     assert (table[:, 0, Of.RETURN] == -table[:, 1, Of.RETURN]).all()
@@ -329,7 +329,7 @@ def test_all_agents_of_a_game_are_in_one_film(tmp_path: Path) -> None:
     with manager:
         manager.launch(0)
         while len(manager.finished) < 6:
-            manager.step(np.zeros((2, 2)))
+            manager.step(np.zeros((2, 2), int))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["eval-episode-0.mp4", "eval-episode-1.mp4"]
 
 

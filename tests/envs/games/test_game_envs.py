@@ -144,7 +144,7 @@ def test_every_manager_plays_the_same_games(kind: str, name: str) -> None:
             manager.launch(5)
         draw = np.random.default_rng(0)
         for _ in range(40):
-            actions = draw.integers(2, size=(3, 2)).astype(np.float64)
+            actions = draw.integers(2, size=(3, 2))
             one, other = here.step(actions), all_of(there, actions)
             for seen, again in zip(one.next_obs.values(), other.values()):
                 np.testing.assert_array_equal(seen, again)

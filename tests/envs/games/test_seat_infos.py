@@ -48,9 +48,9 @@ def test_every_answer_has_the_newest_numbers_since_the_action(kind: str) -> None
         manager.launch(0)
         for _ in range(200):
             actions = draw.integers(7, size=3)
-            result = manager.step(actions[None].astype(float))
+            result = manager.step(actions[None])
             while result.acted is not None and not result.acted.all():
-                result = manager.step(actions[None].astype(float))
+                result = manager.step(actions[None])
             turn = game.step({agent: actions[AGENTS.index(agent)] for agent in seen})
             for agent in AGENTS:
                 told[agent] = {**({} if agent in seen else told[agent]), **turn.info.get(agent, {})}
