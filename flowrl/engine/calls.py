@@ -31,6 +31,8 @@ log = logging.getLogger("flowrl")
 ACCOUNT = "@account"
 #: The record of an answer that is what its worker noted for it, and the item's digest, see `flowrl.engine.journal`.
 JOURNAL = "@journal"
+#: The record of an answer that says when its worker began and ended, and what its operators did meanwhile, for a trace.
+SPANS = "@spans"
 #: The record of an answer that is the number of rows that its worker holds for later items.
 HELD = "@held"
 
@@ -69,8 +71,8 @@ class Call(Stage):
     _served_until: float = runtime(default=0.0)
     nbytes: int = runtime(default=0)  #: of the items of these requests
     pickling: float = runtime(default=0.0)  #: seconds for which the answers are pickled and unpickled
-    #: Called with the worker's index, when it was asked and when it has answered.
-    observer: Callable[[int, float, float], None] | None = runtime()
+    #: See `Gather.observer`.
+    observer: Callable[[int, float, float, Any], None] | None = runtime()
     _callee: Any = runtime()  # `worker`, or a worker in front of it
     _receive: Callable[[Any], Any] = runtime()
     _contract: CalleeContract = runtime(
@@ -178,7 +180,7 @@ class Call(Stage):
         """The done-callback of a request, called in whichever thread completes it."""
         now = clock()
         if self.observer is not None:
-            self.observer(0, asked, now)
+            self.observer(0, asked, now, None)
         self.calls += 1
         self.nbytes += nbytes
         self.pickling += pickling_of(future)

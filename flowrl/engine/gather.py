@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, Answer
+from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, SPANS, Answer
 from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future, pickling_of, wait
 from flowrl.engine.graph import graph
@@ -109,8 +109,9 @@ class Gather(Stage):
     _digests: dict[int, int] = runtime(factory=dict)  # of the pending items, by `id`, for a journal
     _share: float = runtime(default=0.0)  # of the waits so far that a request would bear which was never answered
     _waited: dict[int, float] = runtime(factory=dict)  # the shares of the answered requests, by worker
-    #: Called with a worker's index, when it was asked and when it has answered.
-    observer: Callable[[int, float, float], None] | None = runtime()
+    #: Called with a worker's index, when it was asked and when it has answered, and what it noted of that time.
+    observer: Callable[[int, float, float, Any], None] | None = runtime()
+    spans: int = runtime(default=0)  #: how many busy spans of operators the workers note for an answer, for a trace
     nbytes: dict[int, int] = runtime(factory=dict)  # of the items of each worker elsewhere
     _pickling: dict[int, float] = runtime(factory=dict)  # seconds of the answers of each worker
     accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `flowrl.engine.ledger`
@@ -215,10 +216,13 @@ class Gather(Stage):
             return
         member = self._members.at(index)
         version, start = self._version(), clock()
+        args: tuple[Any, ...] = (self.meter.path,)
+        if self.spans and not isinstance(member.worker, InlineWorker):
+            args += (self.spans,)
         if self._takes_remote and isinstance(member.worker, StoringWorker):
-            future = ask_apart(member.worker, "pull_apart", self.meter.path)
+            future = ask_apart(member.worker, "pull_apart", *args)
         else:
-            future = ask(member.worker, "pull_plan", self.meter.path)
+            future = ask(member.worker, "pull_plan", *args)
         self.meter.busy += clock() - start
         bell = self.meter.context.bell
         request = Request(index, member, version, start, self._asked, self._arrived, bell, self._share)
@@ -264,6 +268,7 @@ class Gather(Stage):
             self.meter.context.decisions.heard(request.member.part, noted[0])
             if noted[1] is not None and not answer.done and not isinstance(answer.item, Remote):
                 self._digests[id(answer.item)] = noted[1]
+        (noted,) = answer.records.pop(SPANS, [None])
         if (held := answer.records.pop(HELD, None)) is not None:
             self.held[request.index] = held[0]
         item = answer.item
@@ -273,7 +278,7 @@ class Gather(Stage):
         heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
         if self.observer is not None:
-            self.observer(request.index, request.asked, request.asked + request.seconds)
+            self.observer(request.index, request.asked, request.asked + request.seconds, noted)
         self._look(request.asked + request.seconds)
 
     def _receive(self, arrival: Arrival) -> list[Any]:

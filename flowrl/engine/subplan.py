@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Sequence
 from math import inf
 from time import perf_counter as clock
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, Answer
+from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, SPANS, Answer
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
 from flowrl.engine.journal import Decisions
 from flowrl.engine.labels import labels_of
 from flowrl.engine.ledger import Account, accounts
+from flowrl.engine.meter import Meter, traced
 from flowrl.engine.operator import is_operator, resources
 from flowrl.engine.pickling import pack
 from flowrl.engine.run import Run
@@ -47,6 +49,8 @@ class SubplanRun(Run):
             named = {id(node): learner for node, learner in zip(graph(plan), learners) if learner}
             labels = attrs.evolve(labels, operators=named)
         self.answers, self._told = 0, -inf  # requests answered; when the account was last sent
+        self.spans = deque[tuple[str, float, float]]()  # what operators did: path, beginning and seconds
+        self._traced: type[Meter] | None = None
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
 
     def held_rows(self) -> list[int]:
@@ -64,6 +68,14 @@ class SubplanRun(Run):
         mine = accounts(self)
         mine[0].calls = self.answers
         return mine
+
+    def note_spans(self, most: int) -> None:
+        """Note the newest busy spans of operators from now on."""
+        self.spans = deque(maxlen=most)
+        if self._traced is None:
+            self._traced = traced(lambda path, seconds: self.spans.append((path, clock() - seconds, seconds)))
+        for meter in self.meters():
+            meter.__class__ = self._traced
 
 
 class SubplanWorker:
@@ -97,11 +109,18 @@ class SubplanWorker:
         context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self, decisions=decisions)
         self.parts[key] = SubplanRun(plan, paths, context, on_error, learners)
 
-    def pull_plan(self, key: str) -> Answer:
-        """One item, or the end, with the counters and records since the last answer, and at times the account."""
-        run = self.parts[key]
+    def pull_plan(self, key: str, spans: int = 0) -> Answer:
+        """One item, or the end, with the counters and records since the last answer, and at times the account.
+
+        With `spans`, also with the beginning, the end and at most so many busy spans of operators meanwhile.
+        """
+        run, begun = self.parts[key], clock()
+        if spans:
+            run.note_spans(spans)
         item = next(run, _ENDED)
         counters, records = run.context.metrics.take()
+        if spans:
+            records[SPANS] = [(begun, clock(), list(run.spans))]
         if (account := run.account()) is not None:
             records[ACCOUNT] = [account]
         if held := run.held_rows():
@@ -111,9 +130,9 @@ class SubplanWorker:
             records[JOURNAL] = [noted, digest if newest is item else None]
         return Answer(None if item is _ENDED else item, item is _ENDED, counters, records)
 
-    def pull_apart(self, key: str) -> tuple[Answer, Any]:
+    def pull_apart(self, key: str, spans: int = 0) -> tuple[Answer, Any]:
         """Like `pull_plan`, with the item apart from the answer, so that it can stay on the worker."""
-        answer = self.pull_plan(key)
+        answer = self.pull_plan(key, spans)
         return answer._replace(item=None), answer.item
 
     def save_plan(self, key: str) -> dict[str, Any]:

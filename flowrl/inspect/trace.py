@@ -9,18 +9,23 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import inf
 from time import perf_counter as clock
 from typing import Any
+
+import attrs
 
 from flowrl.engine.calls import Call, Prefetch
 from flowrl.engine.gather import Gather
 from flowrl.engine.ledger import inline_parts
-from flowrl.engine.meter import Meter
+from flowrl.engine.meter import traced
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.run import Run
 
 #: Most events that are kept, the newest.
 MOST = 200_000
+#: Most busy spans of operators that a worker sends with an answer, the newest.
+MOST_SPANS = 256
 
 #: A process of the trace: the run's own has the threads, each gather or call one with its workers.
 _OWN = 1
@@ -30,7 +35,8 @@ class Trace:
     """The events of a run from now on; start it before the run is pulled. It changes no result (E4).
 
     Each busy span of an operator is an event on the track of its thread, and each sleep one on that of the run's own.
-    Each request to a worker is one on the track of that worker, from when it could begin until its answer came. New
+    Each request to a worker is one on the track of that worker, from when it could begin until its answer came or the
+    next one began. Within it are the busy spans of the operators there, by the clock of this process (E12). New
     weights are an instant there, at the first answer after which a request carries them.
     """
 
@@ -38,7 +44,10 @@ class Trace:
         self._run, self._begun = run, clock()
         self._events: deque[tuple[str, str, float, float, int, int]] = deque(maxlen=MOST)
         self._workers: dict[int, str] = {}
-        kind = _traced(self._busy)
+        self._newest: dict[
+            tuple[int, int], tuple[float, float, float]
+        ] = {}  # request of each: begun, done and answered
+        kind = traced(self._busy)
         parts = [part for stage in run.stages if isinstance(stage, Gather) for part in inline_parts(stage)]
         for meter in [meter for each in (run, *parts) for meter in each.meters()]:
             meter.__class__ = kind
@@ -48,6 +57,7 @@ class Trace:
                 stage.observer = self._answers(number, stage.meter.path)
             elif isinstance(stage, Gather) and len(stage.inline) < len(stage.workers.members):
                 stage.observer = self._answers(number, stage.meter.path, WorkersContract(stage.workers))
+                stage.spans = MOST_SPANS
 
     def _busy(self, path: str, seconds: float) -> None:
         now = clock()
@@ -59,16 +69,23 @@ class Trace:
 
     def _answers(
         self, process: int, path: str, workers: WorkersContract | None = None
-    ) -> Callable[[int, float, float], None]:
+    ) -> Callable[[int, float, float, Any], None]:
         self._workers[process] = path
-        last: dict[int, float] = {}
+        clocks: dict[int, _Clock] = {}
         carried: int | None = None
 
-        def answered(worker: int, asked: float, now: float) -> None:
+        def answered(worker: int, asked: float, now: float, noted: Any) -> None:
             nonlocal carried
-            begun = max(asked, last.get(worker, 0.0))  # it takes one request after another
-            last[worker] = now
-            self._events.append((path, "request", begun, max(0.0, now - begun), process, worker))
+            begun, ended, spans = noted or (asked, now, ())
+            ahead = clocks.setdefault(worker, _Clock()).ahead(asked, begun, ended, now)
+            first, done, track = asked, ended - ahead, (process, worker)
+            if track in self._newest:  # it takes one request after another
+                first = max(asked, self._newest[track][1])
+                self._events.append(self._request(track, first))
+            self._newest[track] = first, max(first, done), now
+            for name, at, seconds in spans:
+                start, end = max(at - ahead, first), min(at - ahead + seconds, done)
+                self._events.append((name, "operator", start, max(0.0, end - start), *track))
             version = None if workers is None else workers.version
             if version is not None and version != carried:
                 carried = version
@@ -76,13 +93,17 @@ class Trace:
 
         return answered
 
+    def _request(self, track: tuple[int, int], until: float = inf) -> tuple[str, str, float, float, int, int]:
+        begun, _, answered = self._newest[track]
+        return self._workers[track[0]], "request", begun, max(0.0, min(answered, until) - begun), *track
+
     def text(self) -> str:
         """The trace as JSON, for a file."""
         idents = {stage.ident: stage.meter.path for stage in self._run.stages if isinstance(stage, Prefetch)}
         names = {_OWN: "flowrl", **{number: f"workers of {path}" for number, path in self._workers.items()}}
         events: list[dict[str, Any]] = [_named("process_name", pid, 0, name) for pid, name in names.items()]
         threads: dict[tuple[int, int], int] = {}
-        for name, kind, begun, seconds, pid, ident in self._events:
+        for name, kind, begun, seconds, pid, ident in [*self._events, *map(self._request, self._newest)]:
             if (pid, ident) not in threads:
                 threads[pid, ident] = tid = len(threads) + 1
                 thread = f"worker {ident}" if pid != _OWN else "driver"
@@ -98,15 +119,20 @@ def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _traced(tell: Callable[[str, float], None]) -> type[Meter]:
-    """A kind of meter that tells each busy span; an existing one becomes it without its stage noticing."""
-    slot = vars(Meter)["busy"]
+@attrs.define
+class _Clock:
+    """What the requests so far say of a worker's clock: that it is ahead of this one by a number between two bounds."""
 
-    def add(meter: Meter, seconds: float) -> None:
-        tell(meter.path, seconds - slot.__get__(meter))
-        slot.__set__(meter, seconds)
+    low: float = -inf
+    high: float = inf
 
-    return type("TracedMeter", (Meter,), {"__slots__": (), "busy": property(slot.__get__, add)})
+    def ahead(self, asked: float, begun: float, ended: float, answered: float) -> float:
+        """The middle. A request began no earlier than it was made, and ended no later than it was answered."""
+        low, high = ended - answered, begun - asked
+        self.low, self.high = max(self.low, low), min(self.high, high)
+        if self.low > self.high:  # another clock, or one that drifts
+            self.low, self.high = low, high
+        return (self.low + self.high) / 2
 
 
 class _Asleep(dict[tuple[str, ...], float]):

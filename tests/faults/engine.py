@@ -63,7 +63,7 @@ FAULTS = [
     ),
     Fault(
         "E4",
-        "flowrl/inspect/trace.py",
+        "flowrl/engine/meter.py",
         "slot.__set__(meter, seconds)",
         "slot.__set__(meter, 0.0)",
         "tests/inspect/test_trace.py::test_operators_are_events_of_their_thread",
@@ -158,6 +158,20 @@ FAULTS = [
         "sum(last) - sum(first)",
         "last[0] - first[0]",
         "tests/actors/test_actors.py::test_it_is_timed_how_long_an_answer_is_pickled",
+    ),
+    Fault(
+        "E12",
+        "flowrl/inspect/trace.py",
+        "max(self.low, low), min(self.high, high)",
+        "low, high",
+        "tests/inspect/test_trace.py::test_what_a_worker_did_lies_within_its_request",
+    ),
+    Fault(
+        "E12",
+        "flowrl/engine/subplan.py",
+        "self.spans = deque(maxlen=most)",
+        "self.spans = deque()",
+        "tests/inspect/test_trace.py::test_a_worker_sends_the_newest_of_what_it_did",
     ),
     Fault(
         "D6",

@@ -65,9 +65,51 @@ def test_sleeps_and_requests_are_events(clock: Clock) -> None:
         found = [span for span in spans(traced.text()) if span[3]]
     assert sorted(found) == [
         ("flowrl, driver", "waits for gather_async", 0, 5),
+        ("workers of gather_async, worker 1", "Slow", 0, 5),
+        ("workers of gather_async, worker 1", "Slow", 5, 5),
         ("workers of gather_async, worker 1", "gather_async", 0, 5),
         ("workers of gather_async, worker 1", "gather_async", 5, 5),
     ]
+    assert running.context.metrics.records == {}
+
+
+def test_what_a_worker_did_lies_within_its_request(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E12: though its clock is 1000 s ahead; how far becomes known better with each request."""
+    monkeypatch.setattr(subplan, "clock", lambda: clock() + 1000)
+    workers = ManualWorkers(1, hosts())
+    part = from_workers(workers, Slow(clock, 9)).for_each(costs(clock, 1), name="encode")
+    with part.gather_async().run() as running:
+        traced = Trace(running)
+        for way in (2, 0, 4):
+            settle(running)
+            clock.now += way
+            workers.answer()
+        settle(running)
+        found = [span[1:] for span in spans(traced.text()) if span[3]]
+    assert sorted(found, key=lambda span: (span[1], span[0])) == [
+        ("gather_async", 0, 8),
+        ("Slow", 1, 5),  # it was asked at 0 and answered at 8, so it began at 2 or up to 2 s earlier
+        ("encode", 6, 1),
+        ("Slow", 8, 5),
+        ("gather_async", 8, 6),
+        ("encode", 13, 1),
+        ("gather_async", 14, 10),
+        ("Slow", 18, 5),
+        ("encode", 23, 1),
+    ]
+
+
+def test_a_worker_sends_the_newest_of_what_it_did(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E12, F7."""
+    monkeypatch.setattr(trace, "MOST_SPANS", 2)
+    workers = ManualWorkers(1, hosts())
+    with from_workers(workers, Slow(clock, 9)).batch(3).gather_sync().run() as running:
+        traced = Trace(running)
+        settle(running)
+        workers.answer()
+        settle(running)
+        found = [span[1:] for span in spans(traced.text()) if span[1] == "Slow"]
+    assert found == [("Slow", 10, 5)]
 
 
 def test_parts_in_this_process_are_events_within_their_gather(clock: Clock) -> None:
