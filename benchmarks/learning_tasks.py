@@ -243,7 +243,7 @@ TASKS = {
     "her_sac-point": Task("her_sac", 0.9, 20_000, POINT, NUMPY),
     "sac-point": Task("sac", 0.5, 20_000, POINT, AS_HER_SAC, control=True),
     **{
-        f"{plan}-2-workers": Task(plan, 475, budget, settings="--workers 2 --set eval_every=50000")
+        f"{plan}-2-workers": Task(plan, 475, budget, settings="--workers 2 --journal --set eval_every=50000")
         for plan, budget in (
             ("a3c", 500_000),
             ("impala", 500_000),
