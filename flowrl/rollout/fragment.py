@@ -10,29 +10,32 @@ from flowrl.data import Batch
 from flowrl.data.columns import Column, check_names
 from flowrl.saved import Saved
 
+Lengths = np.ndarray[Any, np.dtype[np.int64]]
+
 
 class Fragment:
     """Rows of N environments; a column is an array, or a nested batch for dictionary observations.
 
-    Rows in which an environment only reset itself are not written (T1). From the first such row on, every environment
-    has its own cursor; rows past T begin the next fragment.
+    A step writes one row of a block `[S, N, ...]`. An environment that only reset itself has no row of it (T1): a mask
+    says so, and when the rows are cut, each environment's are moved together. Rows past T begin the next fragment.
 
     State: the rows that belong to the next fragment.
     """
 
     def __init__(self, num_envs: int) -> None:
         self._ids = np.arange(num_envs)
-        self._columns = Batch()
-        self._names: frozenset[str] = frozenset()  # of the columns
-        self._room = 0  # capacity of the columns in rows
         self._reserved = 1
-        self._rows = 0  # the highest cursor; every environment's while `_cursor` is None
-        self._cursor: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self._block = Batch()
+        self._names: frozenset[str] = frozenset()  # of its columns
+        self._room = 0  # S
+        self._steps = 0  # rows of the block that are written
+        self._lengths: Lengths | None = None  # rows of each environment; None: each has all of the block
+        self._acted = np.empty((0, num_envs), np.bool_)  # whose rows they are, unless all have all
 
     @property
     def rows(self) -> int:
         """The number of rows that every environment has."""
-        return self._rows if self._cursor is None else int(self._cursor.min())
+        return self._steps if self._lengths is None else int(self._lengths.min())
 
     def reserve(self, rows: int) -> None:
         """Size the next allocation for this number of rows."""
@@ -45,61 +48,58 @@ class Fragment:
             SchemaError: rows with other columns wait for the next fragment.
         """
         if row.keys() != self._names:
-            if self._rows:
-                waiting = f"{self._rows} rows of another policy wait for the next fragment (reset_env() drops them)"
-                check_names(dict(self._columns.items()), row, f"{waiting}; the policy's row")
+            if self._steps:
+                waiting = f"{self.lengths().max()} rows of another policy wait for the next fragment"
+                check_names(dict(self._block.items()), row, f"{waiting} (reset_env() drops them); the policy's row")
             self._room = 0
-        if self._rows >= self._room:
-            self._allocate(row)
-        if acted is not None and self._cursor is None and not acted.all():
-            self._cursor = np.full(len(self._ids), self._rows)
-        if self._cursor is None:
-            at = self._rows
-            for name, column in self._columns.items():
-                column[at] = row[name]
-            self._rows += 1
-        else:
-            at_ids = (self._cursor, self._ids)
-            for name, column in self._columns.items():
-                column[at_ids] = row[name]  # environments that did not act overwrite this row next time
-            self._cursor += 1 if acted is None else acted
-            self._rows = int(self._cursor.max())
+        if self._steps == self._room:
+            written, lengths = self._written(), self.lengths()
+            if 2 * lengths.max() >= self._room:  # moved together, they would soon fill it again
+                self._allocate(Batch(row), max(self._reserved, 2 * self._room))
+            self._begin(written, lengths)
+        at = self._steps
+        for name, column in self._block.items():
+            column[at] = row[name]
+        self._steps += 1
+        if self._lengths is None:
+            if acted is None or acted.all():
+                return
+            self._lengths = np.full(len(self._ids), at)
+            self._acted[:at] = True
+        self._acted[at] = True if acted is None else acted
+        self._lengths += self._acted[at]
 
     def cut(self, rows: int) -> Batch:
         """Remove and return the first `rows` rows of every environment; the batch owns its arrays."""
-        taken: Batch = self._columns[:rows]
-        over: Batch = self._columns[rows : self._rows]
-        self._columns, self._room, self._rows = Batch(), 0, self._rows - rows
-        if self._cursor is not None:
-            self._cursor -= rows
-            if (self._cursor == self._rows).all():
-                self._cursor = None
-        if self._rows:
-            self._restore(over)
+        written, lengths = self._written(), self.lengths()
+        if self._lengths is None:
+            self._room = 0  # the block is the batch's
+        self._begin(written[rows:], np.maximum(lengths - rows, 0))
+        taken: Batch = written[:rows]
         return taken
 
-    def lengths(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def lengths(self) -> Lengths:
         """Rows written, by environment."""
-        return np.full(len(self._ids), self._rows) if self._cursor is None else self._cursor.copy()
+        return np.full(len(self._ids), self._steps) if self._lengths is None else self._lengths.copy()
 
     def cut_all(self) -> Batch:
         """Remove and return everything, also rows that only some environments have: see `lengths`."""
-        taken: Batch = self._columns[: self._rows]
-        self._reserved = max(1, self._rows)  # the next fragment is likely as long
-        self.clear()
-        return taken
+        rows = int(self.lengths().max())
+        self._reserved = max(1, rows)  # the next fragment is likely as long
+        return self.cut(rows)
 
     def clear(self) -> None:
         """Drop all rows."""
-        self._columns, self._room, self._rows, self._cursor = Batch(), 0, 0, None
+        self._steps, self._lengths = 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        columns = self._columns[: self._rows].map(np.copy) if self._rows else Batch()
-        if self._cursor is None:
-            return {"columns": columns.to_dict(), "rows": self._rows, "cursor": None}
-        # Unwritten rows hold arbitrary memory, but equal states must be equal (D5).
-        columns[np.arange(self._rows)[:, None] >= self._cursor] = 0
-        return {"columns": columns.to_dict(), "rows": self._rows, "cursor": self._cursor.tolist()}
+        lengths = self.lengths()
+        columns, rows = self._written().map(np.copy), int(lengths.max())
+        if (lengths == rows).all():
+            return {"columns": columns.to_dict() if rows else {}, "rows": rows, "cursor": None}
+        # Unwritten rows hold arbitrary numbers, but equal states must be equal (D5).
+        columns[np.arange(rows)[:, None] >= lengths] = 0
+        return {"columns": columns.to_dict(), "rows": rows, "cursor": lengths.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = Saved(state, "the saved fragment")
@@ -109,23 +109,30 @@ class Fragment:
             saved.refuse("columns", f"{rows} rows [T, N, ...] of each column")
         if cursor is not None and not all(0 <= each <= rows for each in cursor):
             saved.refuse("cursor", f"rows of each environment, 0 .. {rows}")
-        self.clear()
-        self._rows = rows
-        self._cursor = None if cursor is None else np.array(cursor, np.int64)
-        if rows:
-            self._restore(columns)
+        self._room = 0
+        self._begin(columns, np.array([rows] * len(self._ids) if cursor is None else cursor, np.int64))
 
-    def _restore(self, columns: Batch) -> None:
-        self._room = max(self._reserved, self._rows)
-        self._columns = columns.map(lambda column: np.empty((self._room, *column.shape[1:]), column.dtype))
-        self._columns[: self._rows] = columns
-        self._names = frozenset(columns)
+    def _written(self) -> Batch:
+        """`[T, N, ...]`: the rows of each environment one after the other, and then any, T the most that one has."""
+        written: Batch = self._block[: self._steps]
+        if self._lengths is None:
+            return written
+        order = np.argsort(~self._acted[: self._steps], axis=0, kind="stable")[: self._lengths.max()]
+        places = order * len(self._ids) + self._ids
+        return written.map(lambda column: column.reshape(-1, *column.shape[2:]).take(places, axis=0))
 
-    def _allocate(self, row: dict[str, Column]) -> None:
-        """Allocate columns for the reserved rows, or for twice the present number."""
-        self._room = max(self._reserved, 2 * self._rows)
-        grown = Batch(row).map(lambda value: np.empty((self._room, *value.shape), value.dtype))
-        if self._rows:
-            grown[: self._rows] = self._columns[: self._rows]
-        self._columns = grown
-        self._names = frozenset(row)
+    def _begin(self, rows: Batch, lengths: Lengths) -> None:
+        """Begin the block with these rows `[T, N, ...]`, of which each environment has the first ones."""
+        self._steps = count = len(rows)
+        self._lengths = None if (lengths == count).all() else lengths
+        if count > self._room:
+            self._allocate(rows[0], max(self._reserved, count))
+        if count:
+            self._block[:count] = rows
+            self._acted[:count] = np.arange(count)[:, None] < lengths
+
+    def _allocate(self, row: Batch, room: int) -> None:
+        """Allocate a block for rows like this one."""
+        self._block = row.map(lambda column: np.empty((room, *column.shape), column.dtype))
+        self._acted = np.empty((room, len(self._ids)), np.bool_)
+        self._names, self._room = frozenset(row), room

@@ -10,7 +10,6 @@ RECURRENT = "tests/rollout/test_recurrent.py::"
 NOISE = "flowrl/rollout/noise.py"
 EVERY_PLAN = "tests/plans/test_every_plan.py::"
 OVER = "tests/rollout/test_over_managers.py::"
-DICTS = "tests/rollout/test_dict_observations.py::"
 ACTORS = "tests/actors/test_actors.py::"
 HOSTS = "tests/rollout/test_remote_groups.py::"
 GROUPS = "tests/rollout/test_groups.py::"
@@ -35,8 +34,8 @@ FAULTS = [
     Fault(
         "T1",
         "flowrl/rollout/fragment.py",
-        "self._cursor += 1 if acted is None else acted",
-        "self._cursor += 1",
+        "self._lengths += self._acted[at]",
+        "self._lengths += 1",
         ROLLOUT + "test_every_row_is_a_transition_and_every_step_is_counted",
     ),
     Fault(
@@ -210,9 +209,9 @@ FAULTS = [
     Fault(
         "D5",
         "flowrl/rollout/fragment.py",
-        "columns[np.arange(self._rows)[:, None] >= self._cursor] = 0",
+        "columns[np.arange(rows)[:, None] >= lengths] = 0",
         "pass",
-        DICTS + "test_resumes_mid_fragment",
+        "tests/rollout/test_fragment.py::test_fragments_with_equal_rows_have_equal_states",
     ),
     Fault(
         "Q8",
