@@ -251,11 +251,13 @@ def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.
         raise SchemaError(f"{what} have shape {given.shape}, expected {into.shape}: environments first")
     if not fits(given.dtype, into.dtype):
         raise SchemaError(f"{what} are {given.dtype}, expected {into.dtype}")
-    with np.errstate(over="ignore"):  # as in `write_row`
-        if only is None:
-            into[:] = given
-        else:
-            into[only] = given[only]
+    if given.dtype != into.dtype:
+        with np.errstate(over="ignore"):  # as in `write_row`
+            given = given.astype(into.dtype)
+    if only is None:
+        into[:] = given
+    else:
+        into[only] = given[only]
 
 
 def row_of(values: Any, env_id: int) -> Any:

@@ -21,7 +21,7 @@ def action_mask(obs: Any) -> Any:
     >>> action_mask(Batch(obs=np.zeros((1, 4)), action_mask=np.array([[1, 0, 1]], np.int8)))
     array([[ True, False,  True]])
     """
-    if isinstance(obs, Batch | Mapping) and ACTION_MASK in obs:
+    if type(obs) is not np.ndarray and isinstance(obs, Batch | Mapping) and ACTION_MASK in obs:
         return obs[ACTION_MASK] != 0
     return None
 
