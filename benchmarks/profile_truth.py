@@ -7,6 +7,12 @@ Workers are threads, so that sleeps overlap on any machine; with --ray they are 
 
     python benchmarks/profile_truth.py [--seconds 1.5] [--only NAME] [--ray]
 
+With --plans, it trains PPO and DQN on CartPole-v1 instead, and foresees the pace if TrainOneStep were two or four times
+as slow. The change is then made by training copies of the policy on each batch too, whose results are discarded. The
+three runs of the same steps take turns, and the pace is by seconds of the processor, so that other programs count less.
+
+    python benchmarks/profile_truth.py --plans [--rounds 9]
+
 With a checkout of another version, it measures instead what the difference costs DQN on CartPole-v1: seconds of the
 processor for the same training, in pairs of processes.
 
@@ -16,23 +22,28 @@ processor for the same training, in pairs of processes.
 from __future__ import annotations
 
 import argparse
+import copy
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
-from common import print_machine, ratio_with_interval
+import torch
+from common import interleaved, print_machine, ratio_with_interval
 
 from flowrl import Context, Plan, Queue, context, from_items, from_workers, operator
 from flowrl.engine.subplan import SubplanWorker, packed, unpacked
 from flowrl.engine.workers import ThreadWorker
 from flowrl.inspect.profile import Change, Profile
+from flowrl.learners.training import Training
 from flowrl.operators import Concurrently, Dequeue, Enqueue
+from flowrl.plans import DQN, PPO
 
 #: Names of operators that worked in this process, with the seconds that they have measured themselves.
 WORKED: list[tuple[str, float]] = []
@@ -92,8 +103,6 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         if self.ray:
-            from functools import partial
-
             from flowrl.actors.actors import Actors
 
             self._actors = Actors([partial(Host, index) for index in range(count)], kind="worker", remote=True)
@@ -331,6 +340,57 @@ def try_case(case: Case, seconds: float) -> tuple[float, bool, list[tuple[str, f
     return shares, found == case.cause, gains
 
 
+#: The copies of what learns that are trained too, by `id` of what learns.
+COPIES: dict[int, list[Any]] = {}
+
+
+class Repeated(Training):
+    """Training that is done on each copy first, for nothing."""
+
+    def __call__(self, learn: Any, batch: Any, generator: Any, *rest: Any) -> Any:
+        for each in COPIES.get(id(learn), ()):
+            super().__call__(each, batch, np.random.default_rng(0), *rest)
+        return super().__call__(learn, batch, generator, *rest)
+
+
+def slowed(kind: Any, times: int, warm_up: int) -> Any:
+    """An open run of a plan whose TrainOneStep takes so many times as long."""
+    trainer = kind(env="CartPole-v1", seed=0, report_every=256)
+    learn = trainer.workers.policy.learn_mode
+    COPIES[id(learn)] = [copy.deepcopy(learn) for _ in range(times - 1)]
+    run = trainer.algorithm.run(seed=0)
+    (step,) = (meter.op for meter in run.meters() if meter.path.endswith("TrainOneStep"))
+    step.training = Repeated(**attrs.asdict(step.training))
+    while run.counters.get("env_steps", 0) < warm_up:
+        next(run)
+    return run
+
+
+def try_plan(kind: Any, warm_up: int, steps: int, rounds: int) -> None:
+    """Foreseen and measured paces of a plan whose TrainOneStep is slower, in so many rounds of so many env steps."""
+    runs = {str(times): slowed(kind, times, warm_up) for times in (1, 2, 4)}
+    foreseen: dict[str, list[float]] = {"2": [], "4": []}
+
+    def train(times: str) -> None:
+        run = runs[times]
+        before, end = run.ledger(), run.counters["env_steps"] + steps
+        while run.counters["env_steps"] < end:
+            next(run)
+        profile = Profile(run.ledger().since(before))
+        path = next(path for path in profile.ledger.driver.busy if path.endswith("TrainOneStep"))
+        for slower in foreseen if times == "1" else ():
+            foreseen[slower].append(1 + profile.gain(Change(path, 1 / int(slower))))
+
+    seconds = interleaved({times: partial(train, times) for times in runs}, rounds, time.thread_time)
+    for times, paces in foreseen.items():
+        made, low, high = ratio_with_interval(seconds["1"], seconds[times])
+        pace = float(np.median(paces))
+        print(f"{kind.__name__}, TrainOneStep {times} times as slow: {pace:.3f} of the pace foreseen,", end=" ")
+        print(f"{made:.3f} made  (95 % interval {low:.3f} to {high:.3f}), {pace / made - 1:+.1%}", flush=True)
+    for run in runs.values():
+        run.close()
+
+
 #: Trains in the checkout of the current folder, in a run directory, where a run writes its profile while it goes, and
 #: prints the seconds of the processor.
 TRAIN = """
@@ -364,6 +424,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--only", default="")
     parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--plans", action="store_true")
     parser.add_argument("--against", type=Path)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=9)
@@ -371,6 +432,11 @@ def main() -> None:
     print_machine("flowrl-engine")
     if options.against is not None:
         compare(options.against, options.steps, options.rounds)
+        return
+    if options.plans:
+        torch.set_num_threads(1)
+        try_plan(PPO, 2048, 4096, options.rounds)
+        try_plan(DQN, 1280, 512, options.rounds)
         return
     Workers.ray = options.ray
     chosen = [

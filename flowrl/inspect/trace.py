@@ -44,9 +44,8 @@ class Trace:
         self._run, self._begun = run, clock()
         self._events: deque[tuple[str, str, float, float, int, int]] = deque(maxlen=MOST)
         self._workers: dict[int, str] = {}
-        self._newest: dict[
-            tuple[int, int], tuple[float, float, float]
-        ] = {}  # request of each: begun, done and answered
+        #: When the newest request on each track had begun, and was done and answered.
+        self._newest: dict[tuple[int, int], tuple[float, float, float]] = {}
         kind = traced(self._busy)
         parts = [part for stage in run.stages if isinstance(stage, Gather) for part in inline_parts(stage)]
         for meter in [meter for each in (run, *parts) for meter in each.meters()]:
