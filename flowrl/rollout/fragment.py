@@ -48,9 +48,10 @@ class Fragment:
             SchemaError: rows with other columns wait for the next fragment.
         """
         if row.keys() != self._names:
-            if self._steps:
-                waiting = f"{self.lengths().max()} rows of another policy wait for the next fragment"
-                check_names(dict(self._block.items()), row, f"{waiting} (reset_env() drops them); the policy's row")
+            if rows := self.lengths().max():
+                waiting = f"{rows} rows of another policy wait for the next fragment (reset_env() drops them)"
+                check_names(dict(self._block.items()), row, f"{waiting}; the policy's row")
+            self.clear()
             self._room = 0
         if self._steps == self._room:
             written, lengths = self._written(), self.lengths()

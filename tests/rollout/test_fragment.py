@@ -48,6 +48,13 @@ def test_each_environment_gets_its_own_rows_in_order(chance: float) -> None:
     assert all(batch == then for batch, then in cut)
 
 
+def test_steps_of_nobody_do_not_keep_another_policys_columns() -> None:
+    fragment = Fragment(2)
+    fragment.write({"number": np.arange(2)}, np.array([False, False]))
+    fragment.write(row(1, 2), None)
+    assert fragment.cut(1).number.tolist() == [[2, 3]]
+
+
 def test_fragments_with_equal_rows_have_equal_states() -> None:
     """D5: whatever was written for environments that did not act."""
     fragments = Fragment(2), Fragment(2)
