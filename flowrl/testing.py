@@ -314,6 +314,9 @@ class _ManualWorker:
     def death(self) -> WorkerDied:
         return WorkerDied(f"worker {self.index}", "the test killed it")
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def submit(self, method: str, *args: Any) -> Future[Any]:
         return self._request(method, args, lambda: methodcaller(method, *args)(self.target))
 

@@ -75,7 +75,7 @@ class ActorHere:
         self._worker: InlineWorker | ThreadWorker = InlineWorker(target)
 
     def work_with_others(self) -> None:
-        """Work in a thread from now on."""
+        """See `flowrl.engine.protocols.JointWorker`."""
         if isinstance(self._worker, InlineWorker):
             self._worker = ThreadWorker(self.target, self.name)
 

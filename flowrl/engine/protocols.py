@@ -260,6 +260,15 @@ class StoringWorker(Protocol):
         ...
 
 
+@runtime_checkable
+class JointWorker(Protocol):
+    """A `Worker` for which others wait, or that waits for others; if it is in this process, in a thread of its own."""
+
+    def work_with_others(self) -> None:
+        """Called before its first request of that kind."""
+        ...
+
+
 class _ByMembers(abc.ABC):  # noqa: B024 - what makes it abstract is the hook
     """Base of classes whose subclasses are all classes with the same members."""
 

@@ -16,6 +16,7 @@ import torch.distributed
 from flowrl.data import Batch
 from flowrl.data.steps import is_fragment
 from flowrl.engine.futures import Future
+from flowrl.engine.protocols import JointWorker
 from flowrl.engine.workers import ask, wait_for
 from flowrl.errors import Disconnected, WorkerDied
 from flowrl.policies.torch_private import process_group
@@ -177,7 +178,7 @@ def rendezvous(members: Sequence[Any], *, one_batch: bool, seconds: float = 60.0
     host, port = "", 0
     if len(members) > 1:
         for member in members:
-            if hasattr(member, "work_with_others"):  # it is in this process
+            if isinstance(member, JointWorker):
                 member.work_with_others()
         host, port = results([ask(members[0], "listen", seconds)], "a learner to listen", 2 * seconds)[0]
     rendezvous = Rendezvous(host, port, len(members), one_batch, seconds)

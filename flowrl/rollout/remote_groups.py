@@ -66,7 +66,7 @@ class RemoteGroup:
         return self._hosts.ask(self, method, args, apart=True)
 
     def work_with_others(self) -> None:
-        """See `flowrl.actors.actors.ActorHere`; a process works beside the others anyway."""
+        """See `flowrl.engine.protocols.JointWorker`."""
         self._hosts.work_with_others(self.process)
 
 
