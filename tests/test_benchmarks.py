@@ -113,7 +113,7 @@ def test_self_play_is_judged_by_games_against_another_player(tmp_path: Path) -> 
     options = ("--keep", str(tmp_path), "--budget", "1024", "--seeds", "1")
     text = printed("learning.py", "self_play-noughts-perfect", *options, code=1)
     learner = flowrl.load(tmp_path / "self_play-noughts-perfect" / "seed-0", last=True).players
-    table = payoffs({"learner": learner, "perfect": Perfect}, "flowrl:tic_tac_toe", episodes=500)
+    table = payoffs({"learner": learner, "perfect": Perfect}, "flowrl:tic_tac_toe", episodes=500, num_envs=64)
     score = 1 - table.shares("learner", "perfect")[2]
     assert 0 < score < 0.9
     assert re.search(rf"^ +0 +{score_text(score)} +2,048 .* below the goal$", text, re.MULTILINE), text
