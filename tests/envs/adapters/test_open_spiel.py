@@ -170,11 +170,11 @@ def test_a_game_in_the_middle_goes_on_in_a_copy() -> None:
     with make_manager("openspiel:leduc_poker", 3) as one, make_manager("openspiel:leduc_poker", 3) as two:
         one.launch(0)
         for _ in range(5):
-            one.step(np.ones((3, 2)))
+            one.step(np.ones((3, 2), int))
         two.launch(1)
         two.load_state_dict(one.state_dict())
         for _ in range(20):
-            np.testing.assert_equal(one.step(np.ones((3, 2))).next_obs, two.step(np.ones((3, 2))).next_obs)
+            np.testing.assert_equal(one.step(np.ones((3, 2), int)).next_obs, two.step(np.ones((3, 2))).next_obs)
 
 
 @pytest.mark.needs("open_spiel")
