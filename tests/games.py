@@ -47,8 +47,8 @@ class RandomGame(Game):
     def reset(self, seed: int) -> Mapping[str, Any]:
         self.seed, self.draw, self.clock = seed, np.random.default_rng(seed), 0
         self.length, self.arrival = self.draw.integers(1, 14), self.draw.integers(0, 6)
-        self.ended: set[str] = set()
-        self.acted: set[str] = set()
+        self.ended: dict[str, None] = {}  # not sets, whose bytes depend on their history
+        self.acted: dict[str, None] = {}
         self.last = dict.fromkeys(AGENTS, 0)
         self.turn = self._next(["ann", "bob"]) or ["ann"]
         return self._seen(self.turn)
@@ -57,7 +57,7 @@ class RandomGame(Game):
         assert set(actions) == set(self.turn), (actions, self.turn)
         assert all(self.action_spaces[agent].contains(action) for agent, action in actions.items())
         self.last.update({agent: int(action) for agent, action in actions.items()})
-        self.acted.update(actions)
+        self.acted.update(dict.fromkeys(actions))
         self.clock += 1
         alive = [agent for agent in AGENTS if agent not in self.ended]
         over = [agent for agent in alive if self.draw.random() < 0.1]
@@ -65,7 +65,7 @@ class RandomGame(Game):
         self.turn = self._next(here) if self.clock < self.length else []
         if not self.turn:
             over = alive
-        self.ended.update(over)
+        self.ended.update(dict.fromkeys(over))
         gainers = [agent for agent in alive if agent in self.acted or agent in self.turn]
         gains = self.draw.integers(-3, 4, len(gainers)) + sum(map(int, actions.values()))
         gains[-1] -= gains.sum()

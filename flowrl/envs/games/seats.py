@@ -279,14 +279,16 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         self._sit()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_row": None, "_cells": None, "_seats": None}  # a copy has its own memory
+        own_memory = {"_row": None, "_cells": None, "_seats": None}
+        in_order = {"_open": sorted(self._open), "_ended": sorted(self._ended)}  # equal states have equal bytes (D5)
+        return {**self.__dict__, **own_memory, **in_order}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_standing" in state:  # its name when it had no more than what outlasts a step
             state = {**state, "_table": state["_standing"], "_steady": False, "_row": None}
         if "_discount" not in state:  # of before games had discounts
             state = {**state, "seating": Seating.of(state["game"]), "_discount": [1.0] * len(state["_gained"])}
-        self.__dict__.update(state)
+        self.__dict__.update(state, _open=set(state["_open"]), _ended=set(state["_ended"]))
         self._sit()
 
     def __str__(self) -> str:

@@ -174,7 +174,7 @@ def test_a_game_in_the_middle_goes_on_in_a_copy() -> None:
         two.launch(1)
         two.load_state_dict(one.state_dict())
         for _ in range(20):
-            np.testing.assert_equal(one.step(np.ones((3, 2), int)).next_obs, two.step(np.ones((3, 2))).next_obs)
+            np.testing.assert_equal(one.step(np.ones((3, 2), int)).next_obs, two.step(np.ones((3, 2), int)).next_obs)
 
 
 @pytest.mark.needs("open_spiel")
