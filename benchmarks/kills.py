@@ -188,7 +188,8 @@ class Account:
         holds = set(map(tuple, rows))
         assert len(holds) == len(rows), "a row is in the memory twice"
         assert holds <= there.keys(), "the memory has rows that were never stored"
-        waits = len(rows_in(operators.get("store.StoreToReplay", {}).get("@inputs", [])))
+        on_the_way = operators["store.Notes"].get("@outputs", []), operators.get("store.StoreToReplay", {})
+        waits = len(rows_in(on_the_way))
         assert counters["inserted"] == len(there) - waits, f"{counters['inserted']} inserted, {len(there)} - {waits}"
         gone = counters["inserted"] - len(holds)
         assert gone == counters["lost_rows"], f"{gone} stored rows are gone, {counters['lost_rows']} are counted"
