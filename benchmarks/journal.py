@@ -1,9 +1,11 @@
-"""What a journal costs: processor seconds of a run with it over those without, and bytes for each item in it.
+"""What a journal costs: its share of a run's processor seconds, and bytes for each item in it.
 
     python benchmarks/journal.py [PLAN ...] [--pairs 5] [--steps 20000]
 
 A pair is one run without and one with a journal, of the plan with its own settings and four groups of environments in
-this process, each after the other; the order alternates. An item is one that left an operator, here or on a worker.
+this process, each after the other; the order alternates. Their ratio varies by a third where other programs run too, so
+the share is also measured where it arises: seconds in the calls that note and write, clocks included. An item is one
+that left an operator, here or on a worker.
 """
 
 from __future__ import annotations
@@ -12,45 +14,71 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Sequence
+from functools import wraps
 from pathlib import Path
+from time import perf_counter  # reading the clock of a thread takes microseconds
 from time import process_time as clock  # other processes of the machine do not count
 from typing import Any
 
+from common import print_machine
+
 import flowrl.plans
-from flowrl.engine.journal import Replay
-from flowrl.storage.journal import StoredJournal
+from flowrl.engine.journal import Recording, Replay
+from flowrl.inspect.noted import Noted
+from flowrl.storage.journal import JournalFile, StoredJournal
 
 PLANS = {"impala": "IMPALA", "appo": "APPO", "apex_dqn": "ApexDQN", "a3c": "A3C", "impala async": "IMPALA"}
 #: Environments that answer when they are ready.
 ASYNC = {"env_manager": "async", "env_groups": None, "envs_per_worker": 8}
+#: What notes and writes; none calls another one.
+CALLS = (Noted, "__call__"), (Recording, "take"), (Recording, "heard"), (Recording, "answer"), (JournalFile, "write")
+spent = [0.0]
 
 
-def seconds_of(name: str, steps: int, out: Path, *, journal: bool) -> float:
-    """Processor seconds of this process in training, without its first steps."""
+def timed(kind: type, name: str) -> None:
+    """From now on the seconds in a method add up in `spent`."""
+    method = getattr(kind, name)
+
+    @wraps(method)
+    def call(*args: Any) -> Any:
+        began = perf_counter()
+        try:
+            return method(*args)
+        finally:
+            spent[0] += perf_counter() - began
+
+    setattr(kind, name, call)
+
+
+def seconds_of(name: str, steps: int, out: Path, *, journal: bool) -> tuple[float, float]:
+    """Processor seconds of this process in training, without its first steps, and what of them is the journal's."""
     settings: dict[str, Any] = {"envs_per_worker": 16, "env_groups": 4, "eval_every": 0, "report_every": 1_000}
     settings |= {} if name == "apex_dqn" else {"schedule_steps": 2_000 + steps}
     settings |= ASYNC if name.endswith("async") else {}
     with getattr(flowrl.plans, PLANS[name])(**settings, journal=journal, out=out) as trainer:
         trainer.train(env_steps=2_000, progress=False)
-        began = clock()
+        began, spent[0] = clock(), 0.0
         trainer.train(env_steps=2_000 + steps, progress=False)
-        return clock() - began
+        return clock() - began, spent[0]
 
 
 def measure(name: str, pairs: int, steps: int) -> None:
-    """Print a plan's ratio and bytes."""
-    ratios, size, items = list[float](), 0, 0
+    """Print a plan's share, ratio and bytes."""
+    ratios, shares, size, items = list[float](), list[float](), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(pairs):
-            found = {}
+            found, noting = {}, 0.0
             for journal in (False, True) if pair % 2 else (True, False):
                 out = Path(folder, f"{pair}-{journal}")
-                found[journal] = seconds_of(name, steps, out, journal=journal)
+                found[journal], spent = seconds_of(name, steps, out, journal=journal)
+                noting += spent
             ratios.append(found[True] / found[False])
+            shares.append(noting / found[True])
             file = Path(folder, f"{pair}-True", "journal")
             size, items = file.stat().st_size, Replay(StoredJournal.read(file).parts).num_items
-    cost = f"{statistics.median(ratios):.3f} (median of {pairs} pairs, {min(ratios):.3f} .. {max(ratios):.3f})"
-    print(f"{name:12}  {cost}  {size / items:5.1f} bytes an item, {size:,} bytes for {items:,}", flush=True)
+    share = f"{statistics.median(shares):.2%} ({min(shares):.2%} .. {max(shares):.2%})"
+    ratio = f"with / without {statistics.median(ratios):.3f} ({min(ratios):.3f} .. {max(ratios):.3f})"
+    print(f"{name:12}  {share}  {ratio}  {size / items:.1f} bytes an item, {size:,} for {items:,}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20_000)
     options = parser.parse_args(arguments)
+    print_machine("torch")
+    for kind, name in CALLS:
+        timed(kind, name)
     for name in options.plans:
         measure(name, options.pairs, options.steps)
 

@@ -86,18 +86,19 @@ def digest(value: Any, clocked: tuple[str, ...] = (), so_far: int = 0) -> int:
     kind: Any = type(value)
     how = _kind(kind)
     if how == "array":
-        if value.nbytes > MOST_BYTES or value.dtype.kind == "O" or not value.flags.c_contiguous:
-            return _of_array(value, so_far)
-        return crc32(value, so_far)  # most are: no copy
+        return _of_array(value, so_far)
     if how == "tensor":
         small = value.is_floating_point() and value.element_size() < 4
         return _of_array((value.float() if small else value).numpy(force=True), so_far)
     if how == "simple":
         return crc32(repr(value).encode(), so_far)
     if how == "columns":
+        leave_out = clocked if kind is dict else ()
         for name, part in value.items():
-            if (encoded := _name(name, clocked if kind is dict else ())) is not None:
-                so_far = digest(part, clocked, crc32(encoded, so_far))
+            if (encoded := _name(name, leave_out)) is not None:
+                so_far = crc32(encoded, so_far)
+                is_array = _kind(type(part)) == "array"  # most are: without one more call
+                so_far = _of_array(part, so_far) if is_array else digest(part, clocked, so_far)
         return so_far
     if how == "list":
         for part in value:
@@ -139,4 +140,7 @@ def _of_array(value: Any, so_far: int) -> int:
         value = value.reshape(-1)[:: -(-value.nbytes // MOST_BYTES)]
     if value.dtype.kind == "O":
         return digest(value.tolist(), (), so_far)
-    return crc32(value.tobytes(), so_far)
+    try:
+        return crc32(value, so_far)  # most are contiguous: no copy
+    except ValueError:
+        return crc32(value.tobytes(), so_far)

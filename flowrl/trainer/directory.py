@@ -259,6 +259,14 @@ class RunDirectory:
             except OSError:
                 pass  # a file system without locks
 
+    @staticmethod
+    def _unlock(lock: int) -> None:
+        import fcntl
+
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_UN)  # processes of environments, forked meanwhile, have it too, and stay
+        os.close(lock)
+
     def close(self) -> None:
         """Let others write to the directory. A second call does nothing."""
         for file in (self._metrics, *self._sinks):
@@ -266,7 +274,7 @@ class RunDirectory:
                 with suppress(OSError):  # of a result that could not be written, which `record` has raised
                     file.close()
         if self._lock is not None:
-            os.close(self._lock)
+            self._unlock(self._lock)
             self._lock = None
         with suppress(OSError):  # non-empty, as usual
             for place in self._made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
 import shutil
 import subprocess
@@ -119,6 +120,21 @@ def test_it_holds_what_was_run_and_how_it_ended(plan_file, tmp_path):
     assert about["plan"] == "tiny"
     assert torch.__version__.startswith(about["versions"]["torch"])  # which may add the kind of build
     assert set(about["versions"]) == {"python", "flowrl", "torch", "numpy", "gymnasium"}
+
+
+def test_a_process_that_the_run_began_does_not_keep_its_directory(plan_file, tmp_path):
+    """An environment's process, forked meanwhile, has all open files of the run, and lives on between two trainings."""
+    directory = RunDirectory.choose(plan_file, Config(), tmp_path / "run")
+    directory.create("", [])
+    ended = multiprocessing.get_context("fork").Event()
+    child = multiprocessing.get_context("fork").Process(target=ended.wait, args=(60,))
+    child.start()
+    try:
+        directory.close()
+        RunDirectory(directory.path, plan_file, "").lock()
+    finally:
+        ended.set()
+        child.join(60)
 
 
 def test_what_is_deleted_while_the_run_goes_on_is_written_again(plan_file, tmp_path, caplog):
