@@ -175,6 +175,8 @@ TASKS = {
     "dqn-munchausen": Task("dqn", 475, 50_000, settings="--set munchausen=0.9 --set n_step=1"),
     "c51-cartpole": Task("c51", 475, 50_000),
     "qrdqn-cartpole": Task("qrdqn", 475, 50_000, published="500"),
+    "iqn-cartpole": Task("iqn", 475, 50_000, settings=NUMPY),
+    "pqn-cartpole": Task("pqn", 475, 100_000, settings=NUMPY),
     "rainbow-cartpole": Task("rainbow", 475, 50_000),
     "a2c-cartpole": Task("a2c", 475, 500_000, published="500"),
     "ppo-cartpole": Task("ppo", 475, 100_000, published="500"),

@@ -25,11 +25,13 @@ from flowrl.plans import icm_ppo as _icm_ppo
 from flowrl.plans import impala as _impala
 from flowrl.plans import ippo as _ippo
 from flowrl.plans import iql as _iql
+from flowrl.plans import iqn as _iqn
 from flowrl.plans import league as _league
 from flowrl.plans import mappo as _mappo
 from flowrl.plans import marwil as _marwil
 from flowrl.plans import masac as _masac
 from flowrl.plans import ppo as _ppo
+from flowrl.plans import pqn as _pqn
 from flowrl.plans import qmix as _qmix
 from flowrl.plans import qrdqn as _qrdqn
 from flowrl.plans import r2d2 as _r2d2
@@ -1003,6 +1005,55 @@ class IQL(_iql.IQL):
         **settings: Unpack[_IQL],
     ) -> None: ...
 
+class _IQN(_Settings, total=False):
+    acting_quantiles: int
+    batch_size: int
+    buffer_size: int
+    cosines: int
+    double: bool
+    dueling: bool
+    epsilon_end: float
+    epsilon_start: float | str | list[list[float]]
+    epsilon_steps: int
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    munchausen: float
+    munchausen_temperature: float
+    n_step: int
+    noisy: bool
+    normalize_obs: bool
+    normalize_rewards: bool
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float | str | list[list[float]]
+    priority_beta_end: float
+    priority_beta_steps: int | None
+    quantiles: int
+    replay_ratio: float
+    report_every: int
+    target_every: int
+    target_quantiles: int
+    tau: float
+
+class IQN(_iqn.IQN):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_IQN],
+    ) -> None: ...
+
 class _LeagueTraining(_Settings, total=False):
     clip: float | str | list[list[float]]
     clip_end: float | None
@@ -1221,6 +1272,42 @@ class PPO(_ppo.PPO):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_PPO],
+    ) -> None: ...
+
+class _PQN(_Settings, total=False):
+    epsilon_end: float
+    epsilon_start: float | str | list[list[float]]
+    epsilon_steps: int
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    lam: float
+    layer_norm: bool
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    minibatch_size: int
+    normalize_obs: bool
+    normalize_rewards: bool
+    num_sgd_iter: int
+    report_every: int
+    reward_scale: float
+    schedule_steps: int | None
+    train_batch_size: int
+
+class PQN(_pqn.PQN):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_PQN],
     ) -> None: ...
 
 class _QMIX(_Settings, total=False):

@@ -17,6 +17,7 @@ from flowrl.policies.heads import ValueHead as ValueHead
 from flowrl.policies.impala import IMPALAPolicy as IMPALAPolicy
 from flowrl.policies.impala import VTraceLimits as VTraceLimits
 from flowrl.policies.iql import IQLPolicy as IQLPolicy
+from flowrl.policies.iqn import IQNPolicy as IQNPolicy
 from flowrl.policies.marwil import MARWILPolicy as MARWILPolicy
 from flowrl.policies.masac import MASACPolicy as MASACPolicy
 from flowrl.policies.masks import action_mask as action_mask
@@ -25,6 +26,7 @@ from flowrl.policies.normalize import Normalizer as Normalizer
 from flowrl.policies.policies import Policies as Policies
 from flowrl.policies.policy import Policy as Policy
 from flowrl.policies.ppo import PPOPolicy as PPOPolicy
+from flowrl.policies.pqn import PQNPolicy as PQNPolicy
 from flowrl.policies.protocols import OwnsPolicy as OwnsPolicy
 from flowrl.policies.q_actor_critic import QActorCriticPolicy as QActorCriticPolicy
 from flowrl.policies.qmix import QMIXPolicy as QMIXPolicy

@@ -119,6 +119,7 @@ class DQNPolicy(Policy):
 
     settings: Settings
     model: QNetwork
+    _q_network: type[QNetwork] = QNetwork
 
     def __init__(
         self,
@@ -147,8 +148,11 @@ class DQNPolicy(Policy):
         """The values of actions for observations of a space."""
         given = self.settings
         encoding = encoder(space, normalize=self.normalize_obs, network=given.network)
-        parts: dict[str, Any] = {"dueling": given.dueling, "head": self.head, "noisy": given.noisy}
-        return QNetwork(encoding, self.actions, given.hidden, **parts)
+        return self._q_network(encoding, self.actions, given.hidden, **self._parts())
+
+    def _parts(self) -> dict[str, Any]:
+        """Further arguments of the network."""
+        return {"dueling": self.settings.dueling, "head": self.head, "noisy": self.settings.noisy}
 
     def exploring(self, epsilon: Schedule) -> ValueActing:
         """A collect mode with this epsilon, and with noise in the weights if the network is noisy."""
@@ -195,7 +199,16 @@ class DQNLearning(Learning):
         """Targets `[B, ...]` of the head for windows with `reward`, `next_obs` and `discount`."""
         if self.policy.settings.munchausen:
             return self.munchausen_target(rows)
-        return self.policy.model.head.target(rows.reward.float(), rows.discount, self.of_best(rows.next_obs))
+        outputs_t = self.of_best(rows.next_obs, **self.at_t(rows))
+        return self.policy.model.head.target(rows.reward.float(), rows.discount, outputs_t)
+
+    def at_tm1(self, rows: Batch) -> dict[str, torch.Tensor]:
+        """Arguments of the online network for the state acted from, besides observations."""
+        return {}
+
+    def at_t(self, rows: Batch) -> dict[str, torch.Tensor]:
+        """Arguments of the target network for the state arrived in."""
+        return {}
 
     def munchausen_target(self, rows: Batch) -> torch.Tensor:
         """Σₐ π(a | s_t) times the head's target for a reward of r + α [τ log π(a_tm1 | s_tm1)]₋₁⁰ − d τ log π(a | s_t).
@@ -212,7 +225,7 @@ class DQNLearning(Learning):
             return torch.log_softmax(masked(values, action_mask(obs)) / tau, 1)
 
         log_pi_tm1 = log_pi(policy.target(rows.obs, policy.noise()), rows.obs)
-        outputs_t = policy.target(rows.next_obs, policy.noise(), values=False)
+        outputs_t = policy.target(rows.next_obs, policy.noise(), values=False, **self.at_t(rows))
         log_pi_t = log_pi(head(outputs_t), rows.next_obs)
         bonus = policy.settings.munchausen * (tau * of_action(log_pi_tm1, rows.action.long())).clamp(-1, 0)
         pi_t = log_pi_t.exp()
@@ -222,25 +235,26 @@ class DQNLearning(Learning):
         target: torch.Tensor = (pi_t.view(*pi_t.shape, *[1] * len(head.shape)) * each).sum(1)
         return target
 
-    def of_best(self, obs_t: Any) -> torch.Tensor:
+    def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
         """The target network's outputs `[B, ...]` for the best action in `obs_t [B, ...]`: see `best_action`."""
         policy, head, double = self.policy, self.policy.model.head, self.policy.settings.double
-        outputs_t = policy.target(obs_t, policy.noise(), values=False)
+        outputs_t = policy.target(obs_t, policy.noise(), values=False, **at)
         q_target_t = head(outputs_t)
         q_online_t = policy.model(obs_t, policy.noise()) if double else q_target_t
         best = best_action(q_online_t, q_target_t, double=double, mask_t=action_mask(obs_t))
         return of_action(outputs_t, best)
 
-    def of_taken(self, obs: Any, action: torch.Tensor) -> torch.Tensor:
+    def of_taken(self, obs: Any, action: torch.Tensor, **at: torch.Tensor) -> torch.Tensor:
         """The online network's outputs `[B, ...]` for the actions `[B]` taken in `obs [B, ...]`."""
-        return of_action(self.policy.model(obs, self.policy.noise(), values=False), action.long())
+        return of_action(self.policy.model(obs, self.policy.noise(), values=False, **at), action.long())
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
         head = self.policy.model.head
         target = self.target(rows)
-        outputs = self.of_taken(rows.obs, rows.action)
-        errors, q = head.errors(outputs, target), head(outputs.detach()).mean()
+        at = self.at_tm1(rows)
+        outputs = self.of_taken(rows.obs, rows.action, **at)
+        errors, q = head.errors(outputs, target, **at), head(outputs.detach()).mean()
         if "weight" not in rows:
             loss = errors.mean()
             return loss, {"loss": loss, "q": q}

@@ -7,6 +7,7 @@ action per row. `_tm1` is the state acted from, `_t` the state arrived in.
 from __future__ import annotations
 
 import abc
+import math
 
 import attrs
 import numpy as np
@@ -22,6 +23,11 @@ class ValueHead(nn.Module, abc.ABC):
     """Base of heads."""
 
     shape: tuple[int, ...]  #: of the outputs for one action
+
+    @property
+    def width(self) -> int:
+        """The outputs of the network's last layer for one action."""
+        return math.prod(self.shape)
 
     @abc.abstractmethod
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -187,12 +193,24 @@ class QuantileHead(ValueHead):
     def target(self, reward: torch.Tensor, discount: torch.Tensor, outputs_t: torch.Tensor) -> torch.Tensor:
         return reward[:, None] + discount[:, None] * outputs_t
 
-    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return quantile_huber(outputs_tm1, target, self.levels)
+    def errors(
+        self, outputs_tm1: torch.Tensor, target: torch.Tensor, levels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See `ValueHead.errors`; `levels [B, K]` of the outputs, if they are not the midpoints."""
+        return quantile_huber(outputs_tm1, target, self.levels if levels is None else levels)
+
+
+class ImplicitHead(QuantileHead):
+    """The quantiles of an `ImplicitQNetwork`, which computes one at a time, at any level.
+
+    Values are means over the midpoints of `quantiles` levels; the loss is that at the levels of the outputs.
+    """
+
+    width = 1
 
 
 def quantile_huber(quantiles: torch.Tensor, samples: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
-    """How far `quantiles [B, K]` at these `levels [K]` are from those of `samples [B, J]`, `[B]` (Q5).
+    """How far `quantiles [B, K]` at `levels [K]` or `[B, K]` are from those of `samples [B, J]`, `[B]` (Q5).
 
     Σ_i mean_j |τ_i − 1{u_ij < 0}| · huber(u_ij), u_ij = sample_j − θ_i, delta 1: a sample above a quantile costs τ_i,
     one below it 1 − τ_i.
@@ -202,8 +220,8 @@ def quantile_huber(quantiles: torch.Tensor, samples: torch.Tensor, levels: torch
     >>> quantile_huber(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0]]), torch.tensor([0.25, 0.75]))
     tensor([0.2500])
     """
-    assert quantiles.shape == (len(samples), len(levels))
+    assert quantiles.shape == (len(samples), levels.shape[-1])
     u = samples[:, None, :] - quantiles[:, :, None]
     size = u.abs()
     huber = torch.where(size < 1, 0.5 * u * u, size - 0.5)
-    return ((levels[:, None] - (u < 0).float()).abs() * huber).mean(2).sum(1)
+    return ((levels[..., None] - (u < 0).float()).abs() * huber).mean(2).sum(1)

@@ -102,6 +102,8 @@ def in_numpy(module: nn.Module) -> Function:
             return linear_in_numpy(module.weight, module.bias)
         if isinstance(module, nn.Sequential) and kind is nn.Sequential:
             return _sequential(module)
+        if isinstance(module, nn.LayerNorm) and kind is nn.LayerNorm and module.elementwise_affine:
+            return _layer_norm(module)
         if kind is nn.Flatten:
             return lambda x: x.reshape(len(x), -1)
         if kind is nn.Identity:
@@ -140,6 +142,21 @@ def linear_in_numpy(weight: torch.Tensor, bias: torch.Tensor | None) -> Function
         if biases is not None:
             y += biases
         return y
+
+    return forward
+
+
+def _layer_norm(module: nn.LayerNorm) -> Function:
+    weight, bias, axes = module.weight.detach().numpy(), module.bias, tuple(range(-len(module.normalized_shape), 0))
+    shift = None if bias is None else bias.detach().numpy()
+
+    def forward(x: Array) -> Array:
+        centered = x - x.mean(axes, keepdims=True)
+        scale = np.sqrt(np.square(centered).mean(axes, keepdims=True) + module.eps)
+        normalized: Array = centered / scale * weight
+        if shift is not None:
+            normalized += shift
+        return normalized
 
     return forward
 

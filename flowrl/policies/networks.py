@@ -226,11 +226,13 @@ def mlp(
     sizes: Sequence[int],
     activation: Callable[[], nn.Module] = nn.ReLU,
     linear: Callable[[int, int], nn.Module] = nn.Linear,
+    *,
+    layer_norm: bool = False,
 ) -> nn.Sequential:
-    """Linear layers of the given sizes with an activation after each but the last."""
+    """Linear layers of the given sizes with an activation after each but the last; with a layer norm after each."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
-        layers += [linear(fan_in, fan_out), activation()]
+        layers += [linear(fan_in, fan_out), *([nn.LayerNorm(fan_out)] if layer_norm else []), activation()]
     return (Dense if linear is nn.Linear else nn.Sequential)(*layers[:-1])
 
 
@@ -271,6 +273,7 @@ class QNetwork(nn.Module):
 
     Dueling: Q(s, a) = V(s) + A(s, a) − mean over the valid a' of A(s, a')  (Q3), for each number of the head.
     Noisy: all linear layers but those of the encoder are `NoisyLinear`.
+    With `layer_norm` each hidden layer is normalized before its activation.
 
     Source: Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", eq. 9.
     """
@@ -284,12 +287,14 @@ class QNetwork(nn.Module):
         dueling: bool,
         head: ValueHead | None = None,
         noisy: bool = False,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         linear = NoisyLinear if noisy else nn.Linear
         self.head = MeanHead() if head is None else head
-        width = math.prod(self.head.shape)
-        self.trunk = mlp([encoder.features, *hidden], linear=linear).insert(0, encoder).append(nn.ReLU())
+        width = self.head.width
+        layers = mlp([encoder.features, *hidden], linear=linear, layer_norm=layer_norm)
+        self.trunk = layers.insert(0, encoder).append(nn.ReLU())
         self.advantage = linear(hidden[-1], actions * width)
         self.value = linear(hidden[-1], width) if dueling else None
         steps = [step for network in self._networks for step in steps_of(network)]
@@ -304,21 +309,31 @@ class QNetwork(nn.Module):
     def _networks(self) -> list[nn.Module]:
         return [self.trunk, self.advantage, *([] if self.value is None else [self.value])]
 
-    def forward(self, obs: Any, noise: torch.Tensor | None = None, *, values: bool = True) -> torch.Tensor:
+    def forward(
+        self, obs: Any, noise: torch.Tensor | None = None, *, values: bool = True, **at: torch.Tensor
+    ) -> torch.Tensor:
         """Values `[B, A]`, or the inputs of the head, `[B, A, *head.shape]`.
 
-        `noise` is `[B, draws]` per row, `[1, draws]` for all rows, or None.
+        `noise` is `[B, draws]` per row, `[1, draws]` for all rows, or None; `at` are further arguments of `_features`.
         """
         networks: Sequence[Function] = self._networks
         if noise is not None:
             networks = with_noise(map(steps_of, self._networks), torch.split(noise, self._noise_parts, 1))
         trunk, advantage_of, *value_of = networks
-        hidden = trunk(obs)
+        hidden = self._features(trunk(obs), **at)
         outputs: torch.Tensor = self._of_each(advantage_of(hidden)).float()  # whatever precision the layers use
         if value_of:
             mean = valid_mean(outputs, action_mask(obs))
             outputs = self._of_each(value_of[0](hidden)).float() + outputs - mean
         return self.head(outputs) if values else outputs
+
+    def _features(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the last layers read, of the last hidden layer."""
+        return hidden
+
+    def _features_in_numpy(self) -> Function:
+        """The same function on arrays."""
+        return lambda hidden: hidden
 
     def _of_each(self, numbers: Any) -> Any:
         """Reshape `[B, n * K]` to n actions, `[B, n, *head.shape]`; tensors or arrays."""
@@ -328,12 +343,12 @@ class QNetwork(nn.Module):
         """The values as a function of observations, and of noise if the network is noisy."""
         plain = [in_numpy(network) for network in self._networks]
         noisy, ends = [steps_of(network, in_numpy) for network in self._networks], np.cumsum(self._noise_parts)[:-1]
-        values_of = self.head.in_numpy()
+        features_of, values_of = self._features_in_numpy(), self.head.in_numpy()
 
         def forward(obs: Any, noise: Array | None = None) -> Array:
             networks = plain if noise is None else with_noise(noisy, np.split(noise, ends, 1))
             trunk, advantage_of, *value_of = networks
-            hidden = trunk(obs)
+            hidden = features_of(trunk(obs))
             outputs = self._of_each(advantage_of(hidden))
             if value_of:
                 mean = valid_mean(outputs, action_mask(obs))

@@ -26,7 +26,7 @@ class NoisyLinear(nn.Linear):
     """A linear layer with factorized noise, y = (μ + σ ∘ ε_out ε_inᵀ) x + μ_b + σ_b ∘ ε_out; without noise σ = 0.
 
     `weight` and `bias` are the μ. The noise is an argument, ε_in and ε_out side by side: `[B, draws]` per row, or
-    `[1, draws]` for all rows. Neither builds a weight matrix per row.
+    `[1, draws]` for all rows, of `[B, in]` or `[B, K, in]`. Neither builds a weight matrix per row.
 
     Source: Fortunato et al. 2018, "Noisy Networks for Exploration", eq. 9 to 11 and section 3.2.
     """
@@ -42,7 +42,8 @@ class NoisyLinear(nn.Linear):
         y = super().forward(x)
         if noise is None:
             return y
-        entering, leaving = noise[:, : self.in_features], noise[:, self.in_features :]
+        noise = noise[:, None] if x.ndim > 2 else noise
+        entering, leaving = noise[..., : self.in_features], noise[..., self.in_features :]
         return y + nn.functional.linear(x * entering, self.weight_sigma, self.bias_sigma) * leaving
 
     def in_numpy(self) -> Function:
@@ -52,7 +53,8 @@ class NoisyLinear(nn.Linear):
         def forward(x: Array, noise: Array | None = None) -> Array:
             y: Array = mean(x)
             if noise is not None:
-                y += spread(x * noise[:, :split]) * noise[:, split:]
+                noise = noise[:, None] if x.ndim > 2 else noise
+                y += spread(x * noise[..., :split]) * noise[..., split:]
             return y
 
         return forward

@@ -391,12 +391,14 @@ class ValueActing:
     """Acts by a wrapper on a model's action values `[N, A]`, among the valid actions.
 
     With `noise_draws`, each row has its own noise in the weights, see `flowrl.policies.noisy`, drawn from the
-    environment's stream, so actions do not depend on which environments act together (D2).
+    environment's stream, so actions do not depend on which environments act together (D2). With `records_value`, there
+    is a column `value`, that of the best valid action.
     """
 
     policy: Policy
     sample: Any
     noise_draws: int = 0
+    records_value: bool = False
 
     @property
     def draws(self) -> int:
@@ -407,7 +409,9 @@ class ValueActing:
         in_weights = {"noise": policy.observed(noise_of(noise[:, drawn:]))} if self.noise_draws else {}
         with torch.inference_mode():
             value = host(policy.acting()(policy.observed(obs), **in_weights))
-        return {"action": self.sample(value, noise[:, :drawn], env_steps, mask=action_mask(obs))}
+        mask = action_mask(obs)
+        columns = {"action": self.sample(value, noise[:, :drawn], env_steps, mask=mask)}
+        return {**columns, "value": masked(value, mask).max(1)} if self.records_value else columns
 
     def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
         """The best actions `[B]`, for `Policy.export`."""

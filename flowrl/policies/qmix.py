@@ -190,14 +190,14 @@ class TeamLearning(DQNLearning):
         """See `DQNLearning.prepare`. Raises: SchemaError unless rows are those of the whole team."""
         return check_joint(super().prepare(batch), self.policy.agents)
 
-    def of_best(self, obs_t: Any) -> torch.Tensor:
+    def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
         """The team's value `[B]` if all do what is best in `obs_t [B, A, ...]`."""
-        best = super().of_best(obs_t.flat()).reshape(-1, self.policy.agents)
+        best = super().of_best(obs_t.flat(), **at).reshape(-1, self.policy.agents)
         mixed: torch.Tensor = self.policy.target.mixer(best, obs_t)
         return mixed
 
-    def of_taken(self, obs: Any, action: torch.Tensor) -> torch.Tensor:
+    def of_taken(self, obs: Any, action: torch.Tensor, **at: torch.Tensor) -> torch.Tensor:
         """The team's value `[B]` of the actions `[B, A]` taken in `obs [B, A, ...]`."""
-        taken = super().of_taken(obs.flat(), action.reshape(-1)).reshape(action.shape)
+        taken = super().of_taken(obs.flat(), action.reshape(-1), **at).reshape(action.shape)
         mixed: torch.Tensor = self.policy.model.mixer(taken, obs)
         return mixed

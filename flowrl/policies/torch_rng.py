@@ -47,6 +47,11 @@ class TorchStream:
         drawn: Array = torch.randn(shape, generator=None if self._inside else self._generator).numpy()
         return drawn
 
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Uniform numbers in [0, 1), float32."""
+        drawn: Array = torch.rand(shape, generator=None if self._inside else self._generator).numpy()
+        return drawn
+
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._generator.get_state()}
 

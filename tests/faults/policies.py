@@ -79,8 +79,8 @@ FAULTS = [
     Fault(
         "Q6",
         "flowrl/policies/torch_rng.py",
-        "generator=None if self._inside else self._generator",
-        "generator=self._generator",
+        "torch.randn(shape, generator=None if self._inside else self._generator)",
+        "torch.randn(shape, generator=self._generator)",
         OPTIONS + "test_noise_in_weights_stays_fresh_beside_a_network_of_ones_own",
     ),
     Fault(
@@ -198,8 +198,8 @@ FAULTS = [
     Fault(
         "Q8",
         "flowrl/policies/policy.py",
-        "mask=action_mask(obs))",
-        "mask=np.repeat(action_mask(obs)[:1], len(obs), 0))",
+        "env_steps, mask=mask)}",
+        "env_steps, mask=mask if mask is None else mask[:1].repeat(len(obs), 0))}",
         MASKS + "test_dqn_acts_among_the_valid_actions",
     ),
     Fault(

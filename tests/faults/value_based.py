@@ -15,8 +15,52 @@ MASAC = "flowrl/policies/masac.py"
 CENTRAL = "tests/policies/test_masac_policy.py::"
 R2D2 = "tests/policies/test_r2d2_policy.py::"
 OPTIONS = "tests/policies/test_learner_options.py::"
+IQN = "tests/policies/test_iqn_policy.py::"
+PQN = "tests/policies/test_pqn_policy.py::"
 
 FAULTS = [
+    Fault(
+        "Q14",
+        "flowrl/policies/policy.py",
+        '"value": masked(value, mask).max(1)}',
+        '"value": masked(value, mask).mean(1)}',
+        PQN + "test_targets_are_q_lambda_returns_of_a_loop",
+    ),
+    Fault(
+        "Q14",
+        "flowrl/policies/pqn.py",
+        "loss = 0.5 * (q - rows.target).square().mean()",
+        "loss = (q - rows.target).square().mean()",
+        PQN + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "Q14",
+        "flowrl/policies/networks.py",
+        "*([nn.LayerNorm(fan_out)] if layer_norm else []), activation()",
+        "activation(), *([nn.LayerNorm(fan_out)] if layer_norm else [])",
+        PQN + "test_hidden_layers_are_normalized_before_their_activation",
+    ),
+    Fault(
+        "Q13",
+        "flowrl/policies/iqn.py",
+        "torch.cos(levels.unsqueeze(-1)",
+        "torch.sin(levels.unsqueeze(-1)",
+        IQN + "test_a_quantile_at_each_level_against_a_loop",
+    ),
+    Fault(
+        "Q13",
+        "flowrl/policies/iqn.py",
+        "self.policy.stream.uniform((rows, count))",
+        "self.policy.stream.uniform((1, count)).repeat(rows, 0)",
+        IQN + "test_each_row_has_levels_of_its_own_from_the_saved_stream",
+    ),
+    Fault(
+        "Q13",
+        "flowrl/policies/heads.py",
+        "(levels[..., None] -",
+        "(1 - levels[..., None] -",
+        IQN + "test_it_learns_the_quantile_function",
+    ),
     Fault(
         "Q12",
         "flowrl/policies/dqn.py",
@@ -144,8 +188,8 @@ FAULTS = [
     Fault(
         "Q6",
         "flowrl/policies/dqn.py",
-        "policy.target(obs_t, policy.noise(), values=False)",
-        "policy.target(obs_t, values=False)",
+        "policy.target(obs_t, policy.noise(), values=False, **at)",
+        "policy.target(obs_t, values=False, **at)",
         NOISY + "test_learning_has_fresh_noise_in_every_forward",
     ),
     Fault(
@@ -277,8 +321,8 @@ FAULTS = [
     Fault(
         "O1",
         "flowrl/policies/dqn.py",
-        "self.policy.model(obs, self.policy.noise(), values=False)",
-        "self.policy.model(self.policy.model.trunk[0].normalizer(obs), self.policy.noise(), values=False)",
+        "self.policy.model(obs, self.policy.noise(), values=False, **at)",
+        "self.policy.model(self.policy.model.trunk[0].normalizer(obs), self.policy.noise(), values=False, **at)",
         NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
     ),
     Fault(

@@ -256,6 +256,8 @@ SMALL["hierarchy recurrent"] = {
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["dqn munchausen"] = {**SMALL["dqn"], "munchausen": 0.9, "n_step": 1}
 SMALL["qrdqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 5}
+SMALL["pqn"] = {**SMALL["ppo"], "epsilon_steps": 200}
+SMALL["iqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 3, "target_quantiles": 4, "acting_quantiles": 5, "cosines": 6}
 SMALL["c51"] = {**SMALL["dqn"], **OFTEN, "atoms": 7, "v_max": 10.0}
 SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}
 SMALL["impala replayed"] = {**SMALL["impala"], "replay_ratio": 0.5, "replay_slots": 3}
@@ -298,7 +300,21 @@ SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory
 
 #: One plan of each kind of policy, and of DQN's other heads and noisy weights. What a policy promises is tested with
 #: these; the exhaustive tests take all.
-KINDS = ("dqn", "c51", "rainbow", "apex_dqn", "r2d2", "dqfd", "sqil", "rbc", "ppo", "ppo recurrent", "a2c", "impala")
+KINDS = (
+    "dqn",
+    "c51",
+    "iqn",
+    "rainbow",
+    "apex_dqn",
+    "r2d2",
+    "dqfd",
+    "sqil",
+    "rbc",
+    "ppo",
+    "ppo recurrent",
+    "a2c",
+    "impala",
+)
 KINDS += (
     "qmix",
     "mappo",
@@ -316,6 +332,7 @@ KINDS += (
     "iql",
     "td3_bc",
     "alphazero",
+    "pqn",
 )
 
 #: One for each way to store, to learn and to be resumed. What every plan promises is tested quickly with these; the
