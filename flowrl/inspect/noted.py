@@ -97,7 +97,8 @@ def digest(value: Any, clocked: tuple[str, ...] = (), so_far: int = 0) -> int:
         for name, part in value.items():
             if (encoded := _name(name, leave_out)) is not None:
                 so_far = crc32(encoded, so_far)
-                is_array = _kind(type(part)) == "array"  # most are: without one more call
+                of_part: Any = type(part)
+                is_array = _kind(of_part) == "array"  # most are: without one more call
                 so_far = _of_array(part, so_far) if is_array else digest(part, clocked, so_far)
         return so_far
     if how == "list":
