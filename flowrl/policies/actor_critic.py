@@ -153,13 +153,13 @@ class Drawing:
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         model = self.policy.acting()
-        with torch.inference_mode():
+        with self.policy.inference():
             given, value = model(self.policy.observed(obs))
             return drawn_columns(model.distribution, given, value, noise)
 
     def value(self, obs: Any) -> Array:
         """Values `[N]` of observations `[N, ...]` at the ends of episodes and fragments."""
-        with torch.inference_mode():
+        with self.policy.inference():
             return host(self.policy.acting().value(self.policy.observed(obs)))
 
 
@@ -181,7 +181,7 @@ class MostProbable:
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         model = self.policy.acting()
-        with torch.inference_mode():
+        with self.policy.inference():
             action = model.distribution.mode(model.outputs(self.policy.observed(obs)))
         return {"action": action, "env_action": model.distribution.for_env(action)}
 

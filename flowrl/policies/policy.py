@@ -7,7 +7,7 @@ import copy
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -36,6 +36,8 @@ from flowrl.settings import PolicySettings, construct, positive, scheduled
 
 #: The backends that compute actions: the torch model, or its numpy twin.
 ACT_BACKENDS = ("torch", "numpy")
+
+_NOTHING = nullcontext()  # torch's contexts cost as much as a layer
 
 
 class ActMode(Protocol):
@@ -372,6 +374,10 @@ class Policy(abc.ABC):
 
         export(self, path)
 
+    def inference(self) -> AbstractContextManager[Any]:
+        """The context of acting: without gradients, which numpy does not know."""
+        return torch.inference_mode() if self.settings.act_backend == "torch" else _NOTHING
+
     def observed(self, obs: Any) -> Any:
         """Observations `[N, ...]` as the act backend takes them."""
         return self.tensor(obs) if self.settings.act_backend == "torch" else obs
@@ -407,7 +413,7 @@ class ValueActing:
     def act(self, obs: Array, noise: Array, env_steps: int) -> dict[str, Array]:
         policy, drawn = self.policy, self.sample.draws
         in_weights = {"noise": policy.observed(noise_of(noise[:, drawn:]))} if self.noise_draws else {}
-        with torch.inference_mode():
+        with policy.inference():
             value = host(policy.acting()(policy.observed(obs), **in_weights))
         mask = action_mask(obs)
         columns = {"action": self.sample(value, noise[:, :drawn], env_steps, mask=mask)}
@@ -420,7 +426,7 @@ class ValueActing:
 
     def value(self, obs: Array) -> Array:
         """The value of the best valid action."""
-        with torch.inference_mode():
+        with self.policy.inference():
             values = host(self.policy.acting()(self.policy.observed(obs)))
         best: Array = masked(values, action_mask(obs)).max(1)
         return best

@@ -43,6 +43,7 @@ class Actor:
         self._noise_of = partial(NoiseStreams, seed, manager.num_envs, keys=streams)
         self._noise = self._noise_of(mode.draws)
         self._sent = Batch()
+        self._versions = np.zeros(manager.num_envs, np.int64)  # `policy_version` of the newest step
         self._borrowed = False  # whether `_sent` is a row as the mode made it, whose arrays may be shared
         self.use(mode)
 
@@ -77,15 +78,20 @@ class Actor:
         row = self._act(obs, env_steps, None)
         row["obs"] = obs
         row["episode_id"], row["t"] = manager.episode_id.copy(), manager.t.copy()  # the step changes them
-        row["policy_version"] = np.full(len(obs), version)
+        if self._versions[0] != version:
+            self._versions = np.full(manager.num_envs, version)
+        row["policy_version"] = self._versions
         actions = row.pop("env_action", row["action"])  # what is stored is what the policy drew (G6)
         result = manager.step(actions)
         if result.acted is not None:
-            self.take_back(np.flatnonzero(~result.acted))
+            self.take_back(~result.acted)
         return row, result
 
     def take_back(self, ids: Array) -> None:
         """Draw the noise of these rows' newest action again next time: it was not played, as where a fault lost it.
+
+        Args:
+            ids: Numbers of rows, or a mask `[N]`.
 
         Only managers that step all environments together can say so; with an asynchronous one it stays drawn.
         """

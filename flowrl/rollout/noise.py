@@ -38,11 +38,11 @@ class NoiseStreams:
         numbers = range(num_envs) if keys is None else keys
         sequences = [np.random.SeedSequence(seed, spawn_key=(number,)) for number in numbers]
         self._generators = [np.random.Generator(np.random.PCG64(sequence)) for sequence in sequences]
-        self._before = [generator.bit_generator.state for generator in self._generators]
         self._block = np.empty((BLOCK, num_envs, draws))
+        self._rows = self._block.reshape(BLOCK * num_envs, draws)
         self._ids = np.arange(num_envs)
         self._at = 0  # position of all streams, unless there is `_places`
-        self._places: Array | None = None
+        self._places: Array | None = None  # `[N]`: of the next numbers of each, in `_rows`
         self._refill(self._ids)
 
     def next(self, env_ids: Array | None = None) -> Array:
@@ -50,41 +50,48 @@ class NoiseStreams:
         if not self.draws:
             none: Array = self._block[0] if env_ids is None else self._block[0, env_ids]
             return none
-        if env_ids is not None and self._places is None:
-            self._places = np.full(len(self._ids), self._at)
-        if self._places is None:
+        if env_ids is None and self._places is None:
             if self._at == BLOCK:
                 self._refill(self._ids)
                 self._at = 0
             self._at += 1
             noise: Array = self._block[self._at - 1]
             return noise
-        ids, places = (self._ids, self._places) if env_ids is None else (env_ids, self._places[env_ids])
-        spent = places == BLOCK
+        of_all = self._apart()
+        ids, places = (self._ids, of_all) if env_ids is None else (env_ids, of_all[env_ids])
+        spent = places >= len(self._rows)
         if np.count_nonzero(spent):  # faster than any()
             self._refill(ids[spent])
-            places[spent] = 0
-        noise = self._block[places, ids]
-        self._places[ids] = places + 1
+            places[spent] = ids[spent]
+        noise = self._rows.take(places, axis=0)
+        places += len(self._ids)
+        if env_ids is not None:
+            of_all[env_ids] = places
         return noise
 
     def take_back(self, env_ids: Array) -> None:
         """Return the newest numbers of environments that did not act after all, to draw them again."""
         if not self.draws:
             return
+        self._apart()[env_ids] -= len(self._ids)
+
+    def _apart(self) -> Array:
+        """The places of the streams, which may differ from now on."""
         if self._places is None:
-            self._places = np.full(len(self._ids), self._at)
-        self._places[env_ids] -= 1
+            self._places = self._at * len(self._ids) + self._ids
+        return self._places
 
     def _refill(self, env_ids: Array) -> None:
         for env_id in env_ids.tolist():
-            generator = self._generators[env_id]
-            self._before[env_id] = generator.bit_generator.state
-            self._block[:, env_id] = generator.random((BLOCK, self.draws))
+            self._block[:, env_id] = self._generators[env_id].random((BLOCK, self.draws))
 
     def state_dict(self) -> dict[str, Any]:
-        places = [self._at] * len(self._ids) if self._places is None else self._places.tolist()
-        return {"generators": list(self._before), "at": places}
+        at = [self._at] * len(self._ids) if self._places is None else (self._places // len(self._ids)).tolist()
+        before, states = np.random.PCG64(0), []
+        for generator in self._generators:
+            before.state = generator.bit_generator.state  # type: ignore[assignment]  # numpy's stubs
+            states.append(before.advance(-BLOCK * self.draws).state)
+        return {"generators": states, "at": at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved = Saved(state, "the saved noise")
@@ -94,6 +101,5 @@ class NoiseStreams:
             saved.refuse("at", f"{len(self._ids)} positions, 0 .. {BLOCK}, and as many generators")
         self._generators = [generator or np.random.default_rng(0) for generator in loaded]
         self._refill(self._ids)
-        self._at, self._places = at[0], np.array(at, np.int64)
-        if (self._places == self._at).all():
-            self._places = None
+        self._at = at[0]
+        self._places = None if at == at[:1] * len(at) else np.array(at, np.int64) * len(at) + self._ids

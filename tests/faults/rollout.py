@@ -174,7 +174,7 @@ FAULTS = [
     Fault(
         "D2",
         ACTING,
-        "self.take_back(np.flatnonzero(~result.acted))",
+        "self.take_back(~result.acted)",
         "pass",
         OVER + "test_the_stream_is_the_same",
     ),
@@ -188,8 +188,8 @@ FAULTS = [
     Fault(
         "D3",
         NOISE,
-        "self._at, self._places = at[0], np.array(at, np.int64)",
-        'self._at, self._places = state["at"][0], np.full(len(state["at"]), state["at"][0])',
+        "self._places = None if at == at[:1] * len(at)",
+        "self._places = None if at",
         OVER + "test_resumes_mid_fragment",
     ),
     Fault(

@@ -101,12 +101,13 @@ class VectorEnvManager(Manager):
         _refuse_unusable(reward, "reward")
         self.t += 1 if acted is None else acted
         self._return = np.add(self._return, reward)
-        ended = self.done.nonzero()[0].tolist()
+        ends = self.done.nonzero()[0]
+        ended = ends.tolist()
         if infos:
             for env_id in ended:
                 self._end(env_id, infos)
         elif ended:
-            self._end_all(ended)
+            self._end_all(ends)
         if ended and self._mode is not AutoresetMode.NEXT_STEP:
             at = (at + 1) % 3
             self._buffers[at][:] = arrived
@@ -150,10 +151,10 @@ class VectorEnvManager(Manager):
         )
         self._next_episode(env_id)
 
-    def _end_all(self, env_ids: list[int]) -> None:
+    def _end_all(self, env_ids: npt.NDArray[np.intp]) -> None:
         """End episodes without further infos, all at once: of a thousand some end on every step."""
         told = (column[env_ids].tolist() for column in (self.episode_id, self._return, self.t))
-        self.finished.extend(map(Episode, env_ids, *told))
+        self.finished.extend(map(Episode, env_ids.tolist(), *told))
         self.episode_id[env_ids] += 1
         self.t[env_ids], self._return[env_ids] = 0, 0.0
 
