@@ -263,7 +263,8 @@ def test_the_pause_of_a_checkpoint_is_measured() -> None:
 @pytest.mark.slow
 def test_what_a_journal_costs_is_measured() -> None:
     text = printed("journal.py", "a3c", "--pairs", "1", "--steps", "1000")
-    assert re.search(r"^a3c +\d\.\d{3} \(median of 1 pairs, .*\) +\d+\.\d bytes an item, [\d,]+ bytes for", text), text
+    found = r"^a3c +\d+\.\d\d% \(.*\)  with / without \d\.\d{3} \(.*\)  \d+\.\d bytes an item, [\d,]+ for [\d,]+$"
+    assert re.search(found, text, re.MULTILINE), text
 
 
 @pytest.mark.exhaustive
