@@ -67,13 +67,13 @@ def measure(name: str, pairs: int, steps: int) -> None:
     ratios, shares, size, items = list[float](), list[float](), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(pairs):
-            found, noting = {}, 0.0
+            found = {}
             for journal in (False, True) if pair % 2 else (True, False):
                 out = Path(folder, f"{pair}-{journal}")
-                found[journal], spent = seconds_of(name, steps, out, journal=journal)
-                noting += spent
-            ratios.append(found[True] / found[False])
-            shares.append(noting / found[True])
+                found[journal] = seconds_of(name, steps, out, journal=journal)
+            seconds, noting = found[True]
+            ratios.append(seconds / found[False][0])
+            shares.append(noting / seconds)
             file = Path(folder, f"{pair}-True", "journal")
             size, items = file.stat().st_size, Replay(StoredJournal.read(file).parts).num_items
     share = f"{statistics.median(shares):.2%} ({min(shares):.2%} .. {max(shares):.2%})"

@@ -1,10 +1,11 @@
-"""A policy whose behaviour a test can predict, and rows to learn from."""
+"""A policy whose behaviour a test can predict, rows to learn from, and weights that differ."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import torch
 
 from flowrl.data import Batch
 
@@ -20,6 +21,16 @@ def transitions(n: int, seed: int = 0) -> Batch:
         terminated=draw.random(n) < 0.3,
         truncated=draw.random(n) < 0.3,
     )
+
+
+def shake(policy: Any) -> Any:
+    """Make the weights so large that returns differ from action to action; returns the policy."""
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for network in (policy.model, policy.target):
+            for parameter in network.parameters():
+                parameter += 0.5 * torch.randn(parameter.shape, generator=draw)
+    return policy
 
 
 class ScriptedPolicy:

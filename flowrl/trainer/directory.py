@@ -259,14 +259,6 @@ class RunDirectory:
             except OSError:
                 pass  # a file system without locks
 
-    @staticmethod
-    def _unlock(lock: int) -> None:
-        import fcntl
-
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_UN)  # processes of environments, forked meanwhile, have it too, and stay
-        os.close(lock)
-
     def close(self) -> None:
         """Let others write to the directory. A second call does nothing."""
         for file in (self._metrics, *self._sinks):
@@ -274,7 +266,11 @@ class RunDirectory:
                 with suppress(OSError):  # of a result that could not be written, which `record` has raised
                     file.close()
         if self._lock is not None:
-            self._unlock(self._lock)
+            import fcntl
+
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # forked processes of environments have it too, and live on
+            os.close(self._lock)
             self._lock = None
         with suppress(OSError):  # non-empty, as usual
             for place in self._made:

@@ -208,6 +208,13 @@ FAULTS = [
     ),
     Fault(
         "D5",
+        "flowrl/envs/games/seats.py",
+        '"_ended": sorted(self._ended)}',
+        '"_ended": self._ended}',
+        "tests/envs/games/test_seats.py::test_equal_games_have_equal_bytes",
+    ),
+    Fault(
+        "D5",
         "flowrl/rollout/fragment.py",
         "columns[np.arange(rows)[:, None] >= lengths] = 0",
         "pass",

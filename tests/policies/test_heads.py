@@ -17,7 +17,7 @@ from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
 from flowrl.policies.heads import MeanHead, project, quantile_huber
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.torch_rng import TorchStream
-from tests.scripted import transitions
+from tests.scripted import shake, transitions
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 HEADS: dict[str, Any] = {
@@ -30,12 +30,7 @@ HEADS: dict[str, Any] = {
 def make(head: ValueHead, **settings: Any) -> DQNPolicy:
     """With weights large enough that returns differ from action to action."""
     given = {"hidden": (8,), "seed": 3, "device": "cpu", **settings}
-    policy = DQNPolicy(OBSERVATIONS, gymnasium.spaces.Discrete(3), head=head, **given)
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for network in (policy.model, policy.target):
-            for parameter in network.parameters():
-                parameter += 0.5 * torch.randn(parameter.shape, generator=draw)
+    policy: DQNPolicy = shake(DQNPolicy(OBSERVATIONS, gymnasium.spaces.Discrete(3), head=head, **given))
     return policy
 
 

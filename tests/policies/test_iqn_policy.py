@@ -15,7 +15,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies import IQNPolicy
 from flowrl.policies.in_numpy import in_numpy
 from flowrl.testing import same
-from tests.scripted import transitions
+from tests.scripted import shake, transitions
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 MASKED = gymnasium.spaces.Dict(seen=OBSERVATIONS, action_mask=gymnasium.spaces.MultiBinary(3))
@@ -25,12 +25,7 @@ def make(space: Any = OBSERVATIONS, **settings: Any) -> IQNPolicy:
     """With weights large enough that returns differ from action to action and from level to level."""
     counts = {"quantiles": 3, "target_quantiles": 4, "acting_quantiles": 5, "cosines": 6}
     given = {"hidden": (8,), "seed": 3, "device": "cpu", **counts, **settings}
-    policy = IQNPolicy(space, gymnasium.spaces.Discrete(3), **given)
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for network in (policy.model, policy.target):
-            for parameter in network.parameters():
-                parameter += 0.5 * torch.randn(parameter.shape, generator=draw)
+    policy: IQNPolicy = shake(IQNPolicy(space, gymnasium.spaces.Discrete(3), **given))
     return policy
 
 

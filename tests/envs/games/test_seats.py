@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -216,7 +217,7 @@ def test_an_action_reaches_its_agent_as_it_was(space: Any) -> None:
     game = Scripted([[obs, *[Turn(obs)] * 20]], agents)
     env = SeatsEnv(game)
     env.reset(seed=0)
-    for _ in range(20):
+    for _ in Leaving.possible_agents:
         action = space.sample()
         flat = np.full(env.action_space.shape, np.nan)
         flat[env.seating.action_slices["second"]] = np.ravel(action)
@@ -321,6 +322,34 @@ def test_a_saved_game_goes_on_where_it_was() -> None:
             assert plain(answer) == plain(again)
             over = answer[2] or answer[3]
             env = copied
+
+
+class Leaving(Game):
+    """One agent stays and acts; in every step the next one in `order` leaves."""
+
+    possible_agents = tuple(f"agent {n}" for n in range(19))  # 18 leave: a set of them is as full as it gets
+    observation_spaces = dict.fromkeys(possible_agents, spaces.Box(0, 1, (1,), np.float32))
+    action_spaces = dict.fromkeys(possible_agents, spaces.Discrete(2))
+
+    def reset(self, seed: int) -> Any:
+        self.order: list[str] = []
+        return {"agent 0": np.zeros(1, np.float32)}
+
+    def step(self, actions: Any) -> Turn:
+        return Turn({"agent 0": np.zeros(1, np.float32)}, {}, [self.order.pop()] if self.order else ())
+
+
+def test_equal_games_have_equal_bytes() -> None:
+    """D5: in whatever order their agents have ended, and whatever this process hashes names by."""
+    saved = []
+    for direction in (1, -1):
+        env = SeatsEnv(Leaving())
+        env.reset(seed=0)
+        env.game.order = list(Leaving.possible_agents[1:])[::direction]
+        for _ in Leaving.possible_agents:
+            env.step(np.zeros(19, np.int64))
+        saved.append(pickle.dumps(env))
+    assert saved[0] == saved[1]
 
 
 @pytest.mark.parametrize("alone", [True, False])
