@@ -197,7 +197,8 @@ def find_unusable(store: Observations, what: str = "observation") -> tuple[int, 
     """The row of a store `[N, ...]` with a number that nothing can be learned from, and which it is (X2)."""
     if isinstance(store, Batch):
         for key, part in store.items():
-            if found := find_unusable(part, f"{what}[{key!r}]"):
+            usable = type(part) is not Batch and first_unusable(part) is None  # without writing its name
+            if not usable and (found := find_unusable(part, f"{what}[{key!r}]")):
                 return found
         return None
     first = first_unusable(store)

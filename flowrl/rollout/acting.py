@@ -42,7 +42,7 @@ class Actor:
         self.manager: Any = manager
         self._noise_of = partial(NoiseStreams, seed, manager.num_envs, keys=streams)
         self._noise = self._noise_of(mode.draws)
-        self._sent = Batch()
+        self._sent: dict[str, Column] = {}
         self._versions = np.zeros(manager.num_envs, np.int64)  # `policy_version` of the newest step
         self._borrowed = False  # whether `_sent` is a row as the mode made it, whose arrays may be shared
         self.use(mode)
@@ -78,9 +78,7 @@ class Actor:
         row = self._act(obs, env_steps, None)
         row["obs"] = obs
         row["episode_id"], row["t"] = manager.episode_id.copy(), manager.t.copy()  # the step changes them
-        if self._versions[0] != version:
-            self._versions = np.full(manager.num_envs, version)
-        row["policy_version"] = self._versions
+        row["policy_version"] = self._versions_of(version)
         actions = row.pop("env_action", row["action"])  # what is stored is what the policy drew (G6)
         result = manager.step(actions)
         if result.acted is not None:
@@ -123,10 +121,15 @@ class Actor:
             )
             row = self._act(obs, env_steps, ids)
             row["obs"], row["episode_id"], row["t"] = obs, episode_id, t
-            row["policy_version"] = np.full(count, version)
+            row["policy_version"] = self._versions_of(version)[:count]
             row.setdefault("env_action", row["action"])
             self._keep(ids, row)
         return mask, self._sent["env_action"] if self._sent else None
+
+    def _versions_of(self, version: int) -> Array:
+        if self._versions[0] != version:
+            self._versions = np.full(self.manager.num_envs, version)
+        return self._versions
 
     def _act(self, obs: Any, env_steps: int, ids: Array | None) -> dict[str, Column]:
         self._check_choices(obs, ids)
@@ -159,26 +162,27 @@ class Actor:
     def _keep(self, ids: Array | None, row: dict[str, Column]) -> None:
         """Store the rows sent to these environments (None: all), until their answers arrive."""
         if ids is None:
-            self._sent, self._borrowed = Batch(row), True
+            self._sent, self._borrowed = row, True
             return
         if self._borrowed:
-            self._sent, self._borrowed = self._sent.map(np.copy), False
+            self._sent, self._borrowed = _copies(self._sent), False
         num_envs = self.manager.num_envs
         if row.keys() != self._sent.keys():
             if self._sent and len(ids) < num_envs:
                 on_their_way = "environments still step with another policy's actions (reset_env() cuts that short)"
-                check_names(dict(self._sent.items()), row, f"{on_their_way}; the policy's row")
-            self._sent = Batch(row).map(lambda column: np.zeros((num_envs, *column.shape[1:]), column.dtype))
+                check_names(self._sent, row, f"{on_their_way}; the policy's row")
+            like = Batch(row).map(lambda column: np.zeros((num_envs, *column.shape[1:]), column.dtype))
+            self._sent = dict(like.items())
         for name, column in self._sent.items():
             column[ids] = row[name]
 
     def state_dict(self) -> dict[str, Any]:
         state = None if self._state is None else Batch(state=_copy(self._state)).to_dict()
-        return {"noise": self._noise.state_dict(), "state": state, "sent": self._sent.map(np.copy).to_dict()}
+        return {"noise": self._noise.state_dict(), "state": state, "sent": Batch(_copies(self._sent)).to_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._noise.load_state_dict(state["noise"])
-        self._sent, self._borrowed = Batch(state["sent"]).map(np.copy), False
+        self._sent, self._borrowed = _copies(dict(Batch(state["sent"]).items())), False
         if self._state is not None:
             self._state = _copy(Batch(state["state"])["state"])
 
@@ -194,3 +198,7 @@ def initial_states(mode: ActMode | RecurrentMode, num_envs: int) -> Column | Non
 
 def _copy(column: Column) -> Column:
     return column.map(np.copy) if isinstance(column, Batch) else column.copy()
+
+
+def _copies(columns: dict[str, Column]) -> dict[str, Column]:
+    return {name: _copy(column) for name, column in columns.items()}
