@@ -230,6 +230,7 @@ TASKS = {
     "redq-pendulum": Task("redq", -200, 4_000, "Pendulum-v1", f"{EAGER} --set critics=10"),
     "droq-pendulum": Task("redq", -200, 4_000, "Pendulum-v1", f"{EAGER} --set critics=2 {DROQ}"),
     "tqc-pendulum": Task("tqc", -200, 20_000, "Pendulum-v1", SMALL),
+    "crossq-pendulum": Task("crossq", -200, 20_000, "Pendulum-v1", f"{SMALL} --set critic_hidden=[64,64]"),
     "td3-pendulum": Task("td3", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "sac-halfcheetah": Task("sac", None, 100_000, "HalfCheetah-v5", CHEETAH, extra="mujoco", peer="stable-baselines3"),

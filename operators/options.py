@@ -310,7 +310,7 @@ class NormalizedRollouts(Normalized):
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class NStepReplay(ReplaySettings, PrioritySettings, Option):
+class NStepBuffer(BufferSettings, PrioritySettings, Option):
     """Windows of n steps in a replay buffer, uniform or prioritized."""
 
     n_step: int = positive(3, "rewards summed in a return before it bootstraps", most="buffer_size")
@@ -350,6 +350,11 @@ class NStepReplay(ReplaySettings, PrioritySettings, Option):
             if buffer.by_priority and id(buffer) not in updated:
                 plan = plan.insert_after(path.replace("Replay", "TrainOneStep"), UpdatePriorities(buffer))
         return plan
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class NStepReplay(NStepBuffer, ReplaySettings):
+    """The same, with a target network."""
 
 
 @attrs.frozen(kw_only=True, slots=False)

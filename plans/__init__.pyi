@@ -13,6 +13,7 @@ from flowrl.plans import appo as _appo
 from flowrl.plans import bc as _bc
 from flowrl.plans import c51 as _c51
 from flowrl.plans import cql as _cql
+from flowrl.plans import crossq as _crossq
 from flowrl.plans import ddpg as _ddpg
 from flowrl.plans import ddppo as _ddppo
 from flowrl.plans import dqfd as _dqfd
@@ -463,6 +464,51 @@ class CQL(_cql.CQL):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_CQL],
+    ) -> None: ...
+
+class _CrossQ(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    critic_hidden: Sequence[int]
+    critic_learning_rate: float | str | list[list[float]] | None
+    critics: int
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    learn_temperature: bool
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    n_step: int
+    norm_momentum: float
+    normalize_obs: bool
+    normalize_rewards: bool
+    policy_delay: int
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float | str | list[list[float]]
+    priority_beta_end: float
+    priority_beta_steps: int | None
+    random_steps: int
+    renorm_warmup: int
+    replay_ratio: float
+    report_every: int
+    target_entropy: float | None
+    temperature: float
+
+class CrossQ(_crossq.CrossQ):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_CrossQ],
     ) -> None: ...
 
 class _DDPG(_Settings, total=False):

@@ -8,6 +8,7 @@ from flowrl.policies.appo import APPOPolicy as APPOPolicy
 from flowrl.policies.bc import BCPolicy as BCPolicy
 from flowrl.policies.cql import CQLPolicy as CQLPolicy
 from flowrl.policies.cql import DiscreteCQLPolicy as DiscreteCQLPolicy
+from flowrl.policies.crossq import CrossQPolicy as CrossQPolicy
 from flowrl.policies.dqfd import DQfDPolicy as DQfDPolicy
 from flowrl.policies.dqn import DQNPolicy as DQNPolicy
 from flowrl.policies.functional import policy_from as policy_from

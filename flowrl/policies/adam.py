@@ -29,13 +29,15 @@ class Adam(torch.optim.Adam):
 
     Args:
         params: Parameters, or groups of them, each of which may have an `lr`.
-        lr, eps: See `torch.optim.Adam`.
+        lr, eps, betas: See `torch.optim.Adam`.
     """
 
     _moved: Moved | None = None
 
-    def __init__(self, params: Iterable[Any], lr: float, eps: float = 1e-8) -> None:
-        super().__init__(params, lr=lr, eps=eps, fused=True)
+    def __init__(
+        self, params: Iterable[Any], lr: float, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
+    ) -> None:
+        super().__init__(params, lr=lr, eps=eps, betas=betas, fused=True)
 
     def advance(self) -> None:
         """`step` without torch's hooks and bookkeeping, on the tensors that the first call found.

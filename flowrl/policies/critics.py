@@ -32,7 +32,7 @@ class Stacked(nn.Module):
 
     def forward(self, x: torch.Tensor, frozen: bool = False, only: Some = ALL) -> torch.Tensor:
         """Inputs of `only` these networks. With `frozen`, gradients flow to `x` but not to the weights."""
-        weight, bias = _weights(self, frozen, only)
+        weight, bias = weights_of(self, frozen, only)
         if weight.shape[2] == 1:  # several times as fast as a product with a matrix of one column
             single: torch.Tensor = (x * weight.mT).sum(2, keepdim=True) + bias
             return single
@@ -48,11 +48,12 @@ class StackedNorm(nn.Module):
 
     def forward(self, x: torch.Tensor, frozen: bool = False, only: Some = ALL) -> torch.Tensor:
         """Arguments as for `Stacked`."""
-        weight, bias = _weights(self, frozen, only)
+        weight, bias = weights_of(self, frozen, only)
         return torch.addcmul(bias, nn.functional.layer_norm(x, x.shape[2:]), weight)
 
 
-def _weights(layer: Any, frozen: bool, only: Some) -> tuple[torch.Tensor, torch.Tensor]:
+def weights_of(layer: Any, frozen: bool, only: Some = ALL) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight and bias of `only` these networks. With `frozen` they get no gradients."""
     weight, bias = (layer.weight.detach(), layer.bias.detach()) if frozen else (layer.weight, layer.bias)
     return (weight, bias) if only is ALL else (weight[only], bias[only])
 
@@ -91,14 +92,20 @@ class Critics(nn.Module):
         *,
         frozen: bool = False,
         only: Some = ALL,
+        **how: Any,
     ) -> torch.Tensor:
         """Values `[k, B]` of actions `[B, ...]`, or without actions `[k, B, n]`, from features `[B, ...]`.
 
         `[k, B, outputs]` of actions if there are several outputs. With `frozen`, gradients flow to the actions but not
-        to the critics' weights. `only` some of the critics evaluate.
+        to the critics' weights. `only` some of the critics evaluate. `how` are further arguments of `_values`.
         """
         x = features if action is None else torch.cat([features, action.reshape(len(action), self.size)], 1)
         x = x.expand(self.k if only is ALL else len(torch.arange(self.k)[only]), *x.shape)
+        values = self._values(x, frozen, only, **how).float()  # whatever precision the layers use
+        return values if action is None else values.squeeze(2)
+
+    def _values(self, x: torch.Tensor, frozen: bool, only: Some) -> torch.Tensor:
+        """The outputs `[k, B, outputs]` for inputs `[k, B, ...]`."""
         *hidden, last = self.layers
         for layer, norm in zip_longest(hidden, self.norms):
             x = layer(x, frozen, only)
@@ -107,8 +114,8 @@ class Critics(nn.Module):
             if norm is not None:
                 x = norm(x, frozen, only)
             x = torch.relu_(x)  # in place: large new arrays cost as much as the products
-        values: torch.Tensor = last(x, frozen, only).float()  # whatever precision the layers use
-        return values if action is None else values.squeeze(2)
+        values: torch.Tensor = last(x, frozen, only)
+        return values
 
 
 class ActorAndCritics(nn.Module):
@@ -124,7 +131,11 @@ class ActorAndCritics(nn.Module):
         super().__init__()
         self.critics, self.encoder = critics, encoder
         features = (encoder or critics.encoder).features
-        self.actor = mlp([features, *hidden, outputs], partial(nn.ReLU, inplace=True))
+        self.actor = self._layers([features, *hidden, outputs])
+
+    def _layers(self, sizes: Sequence[int]) -> nn.Module:
+        """The layers of the actor."""
+        return mlp(sizes, partial(nn.ReLU, inplace=True))
 
     def forward(self, obs: Any) -> torch.Tensor:
         return self.choose((self.encoder or self.critics.encoder)(obs), obs)

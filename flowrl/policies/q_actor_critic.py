@@ -43,7 +43,7 @@ class EnsembleSettings(Settings):
 
 
 class QActorCriticPolicy(Policy):
-    """An actor, critics of its actions, and target networks; a subclass defines how it acts and learns.
+    """An actor, critics of its actions, and maybe target networks; a subclass defines how it acts and learns.
 
     collect: uniform actions for `random_steps`, then the actor's exploration; eval: its greedy action.
 
@@ -66,8 +66,10 @@ class QActorCriticPolicy(Policy):
 
     settings: Settings
     model: ActorAndCritics
+    target: nn.Module | None
     learn_mode: QActorCriticLearning
     choosing: ActionHead
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.999)  #: of Adam
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class QActorCriticPolicy(Policy):
     def _build(self) -> None:
         self.choosing = self._choosing()
         self.model = self._network().to(self.device)
-        self.target = copy.deepcopy(self.followed).requires_grad_(False)
+        self.target = None if self.followed is None else copy.deepcopy(self.followed).requires_grad_(False)
         critics = list(self.model.critics.parameters())
         theirs = {id(parameter) for parameter in critics}
         learned = filter(lambda parameter: parameter.requires_grad, self.model.parameters())
@@ -99,7 +101,7 @@ class QActorCriticPolicy(Policy):
             {"params": others, "lr": self.rate()},
             {"params": critics, "lr": self.rate("critics"), "name": "critics"},
         ]
-        self.optimizer = Adam(groups, lr=self.rate())
+        self.optimizer = Adam(groups, lr=self.rate(), betas=self.betas)
         self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)
         self.learn_mode = self._learning()
 
@@ -122,11 +124,11 @@ class QActorCriticPolicy(Policy):
 
     @property
     @abc.abstractmethod
-    def followed(self) -> nn.Module:
-        """The module that the target networks follow."""
+    def followed(self) -> nn.Module | None:
+        """The module that the target networks follow; None: there are none."""
 
     def modules(self) -> dict[str, nn.Module]:
-        return {"model": self.model, "target": self.target}
+        return super().modules() if self.target is None else {"model": self.model, "target": self.target}
 
     def from_env(self, action: Array) -> Array:
         """Convert actions `[B, ...]` from the environment's scale to the critics'."""
@@ -138,6 +140,8 @@ class QActorCriticPolicy(Policy):
 
     def update_target(self, tau: float = 1.0) -> None:
         """target ← tau · online + (1 − tau) · target, for parameters and statistics of observations (Q2, O1)."""
+        assert self.target is not None
+        assert self.followed is not None
         follow(self.target, self.followed, tau)
 
 

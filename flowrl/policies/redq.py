@@ -13,7 +13,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.critics import Critics
 from flowrl.policies.distributions import ActionHead, SquashedChoice
-from flowrl.policies.sac import SACLearning, SACPolicy
+from flowrl.policies.sac import DelaySettings, SACLearning, SACPolicy
 from flowrl.settings import positive, setting
 
 Scalars = dict[str, torch.Tensor]
@@ -27,11 +27,11 @@ class REDQPolicy(SACPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(SACPolicy.Settings):
+    class Settings(DelaySettings, SACPolicy.Settings):
         """The settings of `SACPolicy`, and what makes many updates per env step safe."""
 
         target_critics: int = positive(2, "critics, drawn anew in every update, whose minimum is the target")
-        policy_delay: int = positive(20, "updates of the critics per update of the actor and the temperature")
+        policy_delay: int = 20
         dropout: float = setting(
             0.0,
             "share of the critics' hidden units that an update drops (DroQ)",
@@ -79,11 +79,6 @@ class REDQLearning(SACLearning):
     """
 
     policy: REDQPolicy
-
-    @property
-    def policy_delay(self) -> int:
-        """See `SACLearning.policy_delay`."""
-        return self.policy.settings.policy_delay
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add also `judges [B, target_critics]`, the same for all rows: the critics in their targets."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import gymnasium
@@ -47,6 +47,13 @@ class TemperatureSettings(Settings):
     target_entropy: float | None = setting(None, "entropy that the temperature aims at; None: minus the action size")
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class DelaySettings(Settings):
+    """An actor that learns in some of the updates."""
+
+    policy_delay: int = positive(1, "updates of the critics per update of the actor and the temperature")
+
+
 class SACPolicy(QActorCriticPolicy):
     """Soft actor-critic: twin critics, a stochastic actor, and a temperature that keeps its entropy at a target.
 
@@ -67,6 +74,7 @@ class SACPolicy(QActorCriticPolicy):
     settings: Settings
     model: SoftActorAndCritics
     target: Critics
+    network_kind: ClassVar[type[SoftActorAndCritics]] = SoftActorAndCritics
 
     def __init__(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **settings: Any
@@ -95,7 +103,7 @@ class SACPolicy(QActorCriticPolicy):
     def _network(self) -> SoftActorAndCritics:
         outputs = self.choosing.outputs
         critics = self._critics(0, outputs) if self.discrete else self._critics(outputs // 2)
-        model = SoftActorAndCritics(critics, outputs, self.settings.hidden, self.settings.temperature)
+        model = self.network_kind(critics, outputs, self.settings.hidden, self.settings.temperature)
         model.log_temperature.requires_grad_(self.settings.learn_temperature)
         return model
 
@@ -103,7 +111,7 @@ class SACPolicy(QActorCriticPolicy):
         return (DiscreteSACLearning if self.discrete else SACLearning)(self)
 
     @property
-    def followed(self) -> Critics:
+    def followed(self) -> Critics | None:
         return self.model.critics
 
 
@@ -120,11 +128,6 @@ class SACLearning(QActorCriticLearning):
 
     policy: SACPolicy
 
-    @property
-    def policy_delay(self) -> int:
-        """Updates of the critics per update of the actor and the temperature."""
-        return 1
-
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add the `noise` and `next_noise [B, size]` that sample the actions."""
         size = self.policy.choosing.draws
@@ -137,14 +140,27 @@ class SACLearning(QActorCriticLearning):
         alpha = model.log_temperature.detach().exp()
         with torch.no_grad():
             next_action, next_logp = choosing.sample(model(rows.next_obs), rows.next_noise)
-            value_t = self.next_value(rows, next_action) - alpha * next_logp
         features = model.critics.encoder(rows.obs)
-        q = model.critics(features, rows.action)
-        if (policy.version + 1) % self.policy_delay:
+        q, value_t = self.judged(rows, features, next_action)
+        value_t = value_t - alpha * next_logp
+        if (policy.version + 1) % policy.settings.get("policy_delay", 1):
             return self.combined(rows, q, value_t, None, {})
-        action, logp = choosing.sample(model.actor(features.detach()), rows.noise)
+        action, logp = choosing.sample(self.actor_outputs(features.detach()), rows.noise)
         actor = alpha * logp - self.actor_value(model.critics(features.detach(), action, frozen=True))
         return self.with_temperature(rows, q, value_t, actor, -logp, policy.entropy)
+
+    def judged(
+        self, rows: Batch, features: torch.Tensor, next_action: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the critics expect of the actions taken, `[k, B]`, and without gradients the `next_value [B]`."""
+        with torch.no_grad():
+            value_t = self.next_value(rows, next_action)
+        return self.policy.model.critics(features, rows.action), value_t
+
+    def actor_outputs(self, features: torch.Tensor) -> torch.Tensor:
+        """The actor's outputs `[B, outputs]` at s_tm1, which learn."""
+        outputs: torch.Tensor = self.policy.model.actor(features)
+        return outputs
 
     def next_value(self, rows: Batch, action: torch.Tensor) -> torch.Tensor:
         """What the target critics expect of actions `[B, ...]` at s_t: `[B]`, without the entropy."""

@@ -5,6 +5,7 @@ from tests.faults.fault import Fault
 SAC = "tests/policies/test_sac_policy.py::"
 REDQ = "tests/policies/test_redq_policy.py::"
 TQC = "tests/policies/test_tqc_policy.py::"
+CROSSQ = "tests/policies/test_crossq_policy.py::"
 TD3 = "tests/policies/test_td3_policy.py::"
 BOUNDED = "tests/policies/test_bounded.py::"
 MASKS = "tests/policies/test_masks.py::"
@@ -317,8 +318,8 @@ FAULTS = [
     Fault(
         "A4",
         "flowrl/policies/sac.py",
-        "choosing.sample(model.actor(features.detach()), rows.noise)",
-        "choosing.sample(model.actor(features), rows.noise)",
+        "choosing.sample(self.actor_outputs(features.detach()), rows.noise)",
+        "choosing.sample(self.actor_outputs(features), rows.noise)",
         SAC + "test_images_are_encoded_by_what_the_critics_have_learned",
     ),
     Fault(
@@ -352,8 +353,8 @@ FAULTS = [
     Fault(
         "A7",
         "flowrl/policies/sac.py",
-        "if (policy.version + 1) % self.policy_delay:",
-        "if policy.version % self.policy_delay:",
+        "if (policy.version + 1) % policy.settings.get",
+        "if policy.version % policy.settings.get",
         REDQ + "test_the_actor_learns_in_every_few_updates",
     ),
     Fault(
@@ -383,6 +384,76 @@ FAULTS = [
         "return values.mean((0, 2))",
         "return values.mean(2).amin(0)",
         TQC + "test_targets_leave_out_the_highest_quantiles_of_all_critics",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        "torch.var_mean(x, -2, correction=0, keepdim=True)",
+        "torch.var_mean(x, -2, correction=1, keepdim=True)",
+        CROSSQ + "test_in_the_warm_up_it_is_batch_normalization",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        ".clamp(-D_MAX, D_MAX)",
+        "",
+        CROSSQ + "test_after_it_batches_are_corrected_towards_the_running_statistics",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        "with torch.no_grad():",
+        "if True:",
+        CROSSQ + "test_r_and_d_have_no_gradients",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        "q, q_t = critics(both, actions, batch=self._minibatch).chunk(2, 1)",
+        "q, q_t = (critics(*half, batch=self._minibatch) for half in zip(both.chunk(2), actions.chunk(2)))",
+        CROSSQ + "test_an_update_against_plain_networks",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        "q_t.detach().amin(0)",
+        "q_t.amin(0)",
+        CROSSQ + "test_an_update_against_plain_networks",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        "self.policy.model.actor(features, self._minibatch)",
+        "self.policy.model.actor(features)",
+        CROSSQ + "test_the_actor_and_its_statistics_learn_in_every_few_updates",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        "self.policy.version >= self.policy.settings.renorm_warmup",
+        "self.policy.version > self.policy.settings.renorm_warmup",
+        CROSSQ + "test_the_warm_up_ends_at_a_version",
+    ),
+    Fault(
+        "A10",
+        "flowrl/policies/crossq.py",
+        "(each.detach().numpy() for each",
+        "(each.detach().numpy().copy() for each",
+        CROSSQ + "test_acting_in_numpy_follows_the_running_statistics",
+    ),
+    Fault(
+        "F13",
+        "flowrl/policies/crossq.py",
+        "found.update({norm: part.view_as(found[norm]) for norm, part in zip(found, parts)})",
+        "del parts",
+        CROSSQ + "test_learners_together_keep_equal_statistics",
+    ),
+    Fault(
+        "X1",
+        "flowrl/policies/crossq.py",
+        "batch.statistics[self] = torch.stack([mean, var]).detach()",
+        "batch.statistics[self] = torch.stack([mean, var]).detach(); self.follow(batch.statistics[self], 0.01)",
+        CROSSQ + "test_a_batch_that_cannot_be_learned_from_leaves_the_statistics_as_they_are",
     ),
     Fault(
         "A5",

@@ -221,6 +221,7 @@ del SMALL["masac"]["mixer_width"]
 SMALL["redq"] = {**SMALL["sac"], "critics": 3, "policy_delay": 2}
 SMALL["redq droq"] = {**SMALL["redq"], "critics": 2, "dropout": 0.1, "layer_norm": True}
 SMALL["tqc"] = {**SMALL["sac"], "critics": 2, "quantiles": 5}
+SMALL["crossq"] = {**SMALL["sac"], "critic_hidden": (12,), "policy_delay": 2, "renorm_warmup": 3}
 SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
 SMALL["r2d2"] = {
     **SMALL["dqn"],
@@ -323,6 +324,7 @@ KINDS += (
     "sac",
     "redq droq",
     "tqc",
+    "crossq",
     "td3",
     "ddpg",
     "bc",

@@ -17,6 +17,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies import (
     A2CPolicy,
+    CrossQPolicy,
     DDPGPolicy,
     DQNPolicy,
     Policy,
@@ -69,6 +70,7 @@ MORE: dict[str, Callable[[], Any]] = {
     ),
     "soft choices that do not start at 0": lambda: SACPolicy(NUMBERS, spaces.Discrete(3, start=2), device="cpu"),
     "twins": lambda: TD3Policy(NUMBERS, BOUNDED, device="cpu"),
+    "normalized by running statistics": lambda: CrossQPolicy(NUMBERS, BOUNDED, device="cpu"),
     "one critic": lambda: DDPGPolicy(PARTS, BOUNDED, device="cpu"),
     "noisy categorical values": lambda: DQNPolicy(
         NUMBERS, CHOICES, head=CategoricalHead(7, -1, 1), noisy=True, device="cpu"
