@@ -180,6 +180,7 @@ TASKS = {
     "rainbow-cartpole": Task("rainbow", 475, 50_000),
     "a2c-cartpole": Task("a2c", 475, 500_000, published="500"),
     "ppo-cartpole": Task("ppo", 475, 100_000, published="500"),
+    "trpo-cartpole": Task("trpo", 475, 100_000, settings=NUMPY, published="500"),
     "ppo-positions": Task("ppo", 450, 100_000, POSITIONS, f"{MEMORY} --set recurrent=lstm", "500 (recurrent PPO)"),
     **{
         f"{plan}-cartpoles": Task(plan, 475, 100_000, "flowrl:two_cartpoles", agents=("left", "right"))

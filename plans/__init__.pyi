@@ -49,6 +49,7 @@ from flowrl.plans import sqil as _sqil
 from flowrl.plans import td3 as _td3
 from flowrl.plans import td3_bc as _td3_bc
 from flowrl.plans import tqc as _tqc
+from flowrl.plans import trpo as _trpo
 from flowrl.plans import two_trainers as _two_trainers
 from flowrl.plans import vdn as _vdn
 from flowrl.trainer.config import Configuration
@@ -2077,6 +2078,51 @@ class TQC(_tqc.TQC):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_TQC],
+    ) -> None: ...
+
+class _TRPO(_Settings, total=False):
+    cg_damping: float
+    cg_steps: int
+    critic_obs: Sequence[str] | None
+    entropy_coef: float | str | list[list[float]]
+    entropy_coef_end: float | None
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    lam: float
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    line_search_shrink: float
+    line_search_steps: int
+    log_std: float
+    max_kl: float
+    minibatch_size: int
+    normalize_obs: bool
+    normalize_rewards: bool
+    num_sgd_iter: int
+    privileged: Sequence[str]
+    report_every: int
+    reward_scale: float
+    schedule_steps: int | None
+    squash: bool
+    standardize: bool
+    train_batch_size: int
+    value_coef: float
+
+class TRPO(_trpo.TRPO):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_TRPO],
     ) -> None: ...
 
 class _TwoTrainers(_Settings, total=False):

@@ -93,6 +93,7 @@ class Training:
         records = {LAG: lags(prepared, learn.policy.version)}
         rows = learn.tensors(prepared)
         real = real_steps(rows)
+        first = learn.over_batch(rows, all_reduce) if real else {}
         parts = self._minibatches(learn, rows, real, generator, all_reduce)
         steps: list[dict[str, Any]] = []
         priorities: list[Batch] = []
@@ -108,7 +109,7 @@ class Training:
                 break
         if not steps:
             return Trained({}, {}, {})
-        scalars: dict[str, Any] = _means(steps)
+        scalars: dict[str, Any] = {**{name: float(value) for name, value in first.items()}, **_means(steps)}
         scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
         if priorities:
             scalars["priorities"] = Batch.cat(priorities).to_numpy()

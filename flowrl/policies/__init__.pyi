@@ -46,4 +46,5 @@ from flowrl.policies.td3 import DDPGPolicy as DDPGPolicy
 from flowrl.policies.td3 import TD3Policy as TD3Policy
 from flowrl.policies.td3_bc import TD3BCPolicy as TD3BCPolicy
 from flowrl.policies.tqc import TQCPolicy as TQCPolicy
+from flowrl.policies.trpo import TRPOPolicy as TRPOPolicy
 from flowrl.schedules import linear_schedule as linear_schedule

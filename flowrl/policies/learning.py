@@ -140,13 +140,18 @@ class Learning(abc.ABC):
         """Scalars to report of a whole batch of `tensors`, before learning from it."""
         return {}
 
+    def over_batch(self, rows: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
+        """Learn from the rows of a whole batch, before its minibatches; scalars to report, detached."""
+        return {}
+
     def over_minibatch(self, rows: Batch) -> Batch:
         """Compute what needs all rows of a minibatch, before several learners share them."""
         return rows
 
     def learn_from(self, batch: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
-        """`update` on a whole batch as it was collected."""
-        return self.update(self.tensors(self.prepare(batch)), all_reduce)
+        """`over_batch` and `update` on a whole batch as it was collected."""
+        rows = self.tensors(self.prepare(batch))
+        return {**self.over_batch(rows, all_reduce), **self.update(rows, all_reduce)}
 
     def update(self, rows: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
         """Take one optimizer step on rows of `tensors`; return the scalars of `loss`, detached.

@@ -49,11 +49,17 @@ def standardized(advantage: torch.Tensor) -> torch.Tensor:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class ClipSettings(Settings):
+class StandardizeSettings(Settings):
+    """Advantages of one scale."""
+
+    standardize: bool = setting(True, "standardize the advantages of each minibatch")
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ClipSettings(StandardizeSettings):
     """The clipped loss."""
 
     clip: NumberOrSchedule = scheduled(0.2, "clip range ε of the probability ratio at the start")
-    standardize: bool = setting(True, "standardize the advantages of each minibatch")
 
 
 class PPOPolicy(ActorCriticPolicy):

@@ -1,4 +1,4 @@
-"""Faults planted in PPO, APPO and the actor and critic that they share: losses, distributions, memories."""
+"""Faults planted in PPO, TRPO, APPO and the actor and critic that they share: losses, distributions, memories."""
 
 from tests.faults.fault import Fault
 
@@ -9,6 +9,7 @@ VTRACE = "tests/operators/test_v_trace.py::"
 RECURRENT_PPO = "tests/policies/test_recurrent_ppo.py::"
 IN_NUMPY = "tests/policies/test_in_numpy.py::"
 CENTRAL = "tests/policies/test_central_critic.py::"
+TRPO = "tests/policies/test_trpo_policy.py::"
 
 FAULTS = [
     Fault(
@@ -31,6 +32,62 @@ FAULTS = [
         "_example(policy.actor_space)",
         "_example(policy.observation_space)",
         CENTRAL + "test_an_exported_policy_takes_what_the_actor_sees",
+    ),
+    Fault(
+        "G9",
+        "flowrl/policies/trpo.py",
+        " + given.cg_damping * v",
+        "",
+        TRPO + "test_the_step_solves_with_the_full_fisher_matrix",
+    ),
+    Fault(
+        "G9",
+        "flowrl/policies/trpo.py",
+        "math.sqrt(2 * given.max_kl / curvature)",
+        "math.sqrt(given.max_kl / curvature)",
+        TRPO + "test_the_step_solves_with_the_full_fisher_matrix",
+    ),
+    Fault(
+        "G9",
+        "flowrl/policies/trpo.py",
+        "if tried[0] > begun[0] and tried[1] <= given.max_kl:",
+        "if tried[0] > begun[0]:",
+        TRPO + "test_the_first_length_that_gains_within_the_divergence_is_taken",
+    ),
+    Fault(
+        "G9",
+        "flowrl/policies/trpo.py",
+        "self._move(start)",
+        "pass",
+        TRPO + "test_the_first_length_that_gains_within_the_divergence_is_taken",
+    ),
+    Fault(
+        "G9",
+        "flowrl/policies/trpo.py",
+        "self.settings.hidden, critic)",
+        "self.settings.hidden)",
+        TRPO + "test_policy_and_critic_learn_apart",
+    ),
+    Fault(
+        "G9",
+        "flowrl/learners/training.py",
+        "learn.over_batch(rows, all_reduce) if real",
+        "{} if real",
+        TRPO + "test_policy_and_critic_learn_apart",
+    ),
+    Fault(
+        "G9",
+        "flowrl/policies/trpo.py",
+        "parameter.copy_(part.view_as(parameter))",
+        "parameter.data = part.view_as(parameter).clone()",
+        TRPO + "test_acting_in_numpy_follows_the_step",
+    ),
+    Fault(
+        "X1",
+        "flowrl/policies/trpo.py",
+        "check_loss(self.policy.model, self.loss(rows)[0])",
+        "check_loss(self.policy.model, torch.zeros(()))",
+        TRPO + "test_a_batch_that_cannot_be_learned_from_changes_nothing",
     ),
     Fault(
         "T8",

@@ -258,6 +258,7 @@ SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_
 SMALL["dqn munchausen"] = {**SMALL["dqn"], "munchausen": 0.9, "n_step": 1}
 SMALL["qrdqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 5}
 SMALL["pqn"] = {**SMALL["ppo"], "epsilon_steps": 200}
+SMALL["trpo"] = {**SMALL["ppo"], "max_kl": 0.3, "cg_damping": 1e-3, "line_search_steps": 4}  # some lengths will not do
 SMALL["iqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 3, "target_quantiles": 4, "acting_quantiles": 5, "cosines": 6}
 SMALL["c51"] = {**SMALL["dqn"], **OFTEN, "atoms": 7, "v_max": 10.0}
 SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}
@@ -335,6 +336,7 @@ KINDS += (
     "td3_bc",
     "alphazero",
     "pqn",
+    "trpo",
 )
 
 #: One for each way to store, to learn and to be resumed. What every plan promises is tested quickly with these; the
