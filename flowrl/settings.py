@@ -202,7 +202,9 @@ class PolicySettings(Settings):
         "auto", "device of the networks: cpu, cuda ...; auto: a GPU if there is one", resume="rounding"
     )
     #: "numpy" is faster for small dense networks; results agree up to rounding.
-    act_backend: str = setting("torch", "library that computes actions: torch, or numpy on the CPU", resume="rounding")
+    act_backend: str = setting(
+        "torch", "library that computes actions: torch; numpy; auto: numpy on the CPU if it can", resume="rounding"
+    )
     network: str | None = setting(None, "module:Class of an observation encoder that replaces the built-in one")
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32", "number format of learning: float32, bfloat16, or float16 (GPU only)"

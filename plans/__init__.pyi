@@ -185,6 +185,7 @@ class _AIRLPPO(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -563,6 +564,7 @@ class _DDPPO(_Settings, total=False):
     grad_clip: float | None
     hidden: Sequence[int]
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -709,6 +711,7 @@ class _GAILPPO(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -887,6 +890,7 @@ class _ICMPPO(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -987,6 +991,7 @@ class _IPPO(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -1113,6 +1118,7 @@ class _LeagueTraining(_Settings, total=False):
     grad_clip: float | None
     hidden: Sequence[int]
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learners: dict[str, int]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
@@ -1165,6 +1171,7 @@ class _MAPPO(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -1285,6 +1292,7 @@ class _PPO(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -1696,6 +1704,7 @@ class _RNDPPO(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
@@ -1921,6 +1930,7 @@ class _SelfPlay(_Settings, total=False):
     kl_coef: float
     kl_target: float | None
     lam: float
+    learn_backend: Literal["torch", "numpy", "auto"]
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float

@@ -10,6 +10,7 @@ from flowrl.engine.plan import Plan
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, StandardMetricsReporting, TrainOneStep
 from flowrl.operators.options import EarlyStoppingSettings, KLPenalty, NormalizedRollouts, Recurrent, ScaledRewards
 from flowrl.policies import PPOPolicy, RecurrentPPOPolicy
+from flowrl.policies.ppo import LearnBackend
 from flowrl.rollout import WorkerSet
 from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import ActingConfig, Trainer
@@ -27,6 +28,8 @@ class Config(
     learning_rate: NumberOrSchedule = 1e-3
     learning_rate_end: float | None = 0.0
     clip_end: float | None = 0.0
+    act_backend: str = "auto"
+    learn_backend: LearnBackend = "auto"
 
 
 def policy(config: Config, observation_space: Any, action_space: Any) -> PPOPolicy:

@@ -200,18 +200,23 @@ class Learning(abc.ABC):
         rows = self.over_minibatch(rows)
         if all_reduce is not None:
             rows = all_reduce.share(rows)
+        loss, scalars = self._differentiate(rows)
+        check_loss(policy.model, loss)
+        if all_reduce is None:
+            return scalars
+        self._check_gradients()  # here it is known whose rows are to blame
+        return self._agreed(scalars, real_steps(rows), all_reduce)
+
+    def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Set the parameters' gradients to those of the loss; return it and its scalars, detached."""
+        policy = self.policy
         with policy.learning(), policy.mixed.forward():
             loss, scalars = self.loss(rows)
         for parameter in policy.parameters:
             parameter.grad = None
         scaler = policy.mixed.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
-        check_loss(policy.model, loss)
-        scalars = {name: value.detach() for name, value in scalars.items()}
-        if all_reduce is None:
-            return scalars
-        self._check_gradients()  # here it is known whose rows are to blame
-        return self._agreed(scalars, real_steps(rows), all_reduce)
+        return loss.detach(), {name: value.detach() for name, value in scalars.items()}
 
     def _agreed(self, scalars: dict[str, torch.Tensor], rows: int, all_reduce: AllReduce) -> dict[str, torch.Tensor]:
         """Give every learner the gradients and scalars of all learners' rows."""

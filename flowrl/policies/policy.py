@@ -7,7 +7,7 @@ import copy
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -34,8 +34,8 @@ from flowrl.saved import Saved, load_whole
 from flowrl.schedules import NumberOrSchedule, Schedule, schedule, value_at
 from flowrl.settings import PolicySettings, construct, positive, scheduled
 
-#: The backends that compute actions: the torch model, or its numpy twin.
-ACT_BACKENDS = ("torch", "numpy")
+#: The backends that compute actions: the torch model; its numpy twin; the twin on the CPU if the model has one.
+ACT_BACKENDS = ("torch", "numpy", "auto")
 
 _NOTHING = nullcontext()  # torch's contexts cost as much as a layer
 
@@ -133,6 +133,7 @@ class Policy(abc.ABC):
     learn_mode: Learning
     eval_mode: ActMode | RecurrentMode
     _in_numpy: InNumpy | None = None
+    _auto_is_numpy = False  #: what act_backend="auto" stands for
     _eager: nn.Module | None = None  #: the model that acts, if learning is compiled
 
     def __init__(
@@ -167,6 +168,10 @@ class Policy(abc.ABC):
         self._keep_statistics()
         if given.compile:
             self._compile()
+        if given.act_backend == "auto" and self.device.type == "cpu":
+            with suppress(ConfigError):  # the model has a part without a numpy form
+                self._in_numpy = InNumpy(self)
+            self._auto_is_numpy = self._in_numpy is not None
         self.acting()  # raises if the backend does not support the model
 
     @classmethod
@@ -355,9 +360,15 @@ class Policy(abc.ABC):
         """Observations `[N, ...]`, an array or a `Batch` of arrays, on the policy's device."""
         return obs.to_torch(self.device) if isinstance(obs, Batch) else torch.from_numpy(obs).to(self.device)
 
+    @property
+    def acts_in_numpy(self) -> bool:
+        """Whether numpy computes the actions, by `act_backend`."""
+        backend = self.settings.act_backend
+        return backend == "numpy" or (backend == "auto" and self._auto_is_numpy)
+
     def acting(self) -> Any:
-        """The function that computes actions, by `act_backend`: the model, or its equivalent on arrays."""
-        if self.settings.act_backend == "torch":
+        """The function that computes actions: the model, or its equivalent on arrays."""
+        if not self.acts_in_numpy:
             return self.acting_model
         if self._in_numpy is None:
             self._in_numpy = InNumpy(self)
@@ -376,11 +387,11 @@ class Policy(abc.ABC):
 
     def inference(self) -> AbstractContextManager[Any]:
         """The context of acting: without gradients, which numpy does not know."""
-        return torch.inference_mode() if self.settings.act_backend == "torch" else _NOTHING
+        return _NOTHING if self.acts_in_numpy else torch.inference_mode()
 
     def observed(self, obs: Any) -> Any:
         """Observations `[N, ...]` as the act backend takes them."""
-        return self.tensor(obs) if self.settings.act_backend == "torch" else obs
+        return obs if self.acts_in_numpy else self.tensor(obs)
 
     def __getstate__(self) -> dict[str, Any]:
         # A numpy backend reads this policy's weights, so a copy must build its own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import attrs
 import torch
@@ -10,9 +10,13 @@ import torch
 from flowrl.data import Batch
 from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, EntropySettings
 from flowrl.policies.distributions import Distribution
+from flowrl.policies.ppo_in_numpy import PPOInNumpy, learns_in_numpy
 from flowrl.saved import Saved
 from flowrl.schedules import NumberOrSchedule, value_at
 from flowrl.settings import Settings, positive, scheduled, setting
+
+#: The library that computes the gradients, see `learns_in_numpy`.
+LearnBackend = Literal["torch", "numpy", "auto"]
 
 
 def clipped_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, clip: float) -> torch.Tensor:
@@ -75,6 +79,10 @@ class PPOPolicy(ActorCriticPolicy):
 
         clip_end: float | None = setting(None, "clip range at the end of the schedule; None: constant", resume="fork")
         value_clip: float | None = positive(None, "largest change of a value per batch; None: no limit")
+        #: "numpy" takes a third of the time for small dense networks; results agree up to rounding.
+        learn_backend: LearnBackend = setting(
+            "torch", "library that computes gradients: torch; numpy; auto: numpy if it can", resume="rounding"
+        )
 
     settings: Settings
 
@@ -85,6 +93,9 @@ class PPOPolicy(ActorCriticPolicy):
     def _build(self) -> None:
         self.clip = self.settings.schedule_of("clip")
         super()._build()
+        learn: Any = self.learn_mode
+        if learns_in_numpy(self, own_loss=type(learn) is not PPOLearning):
+            learn.in_numpy = PPOInNumpy(self)
 
     def _learning(self) -> PPOLearning:
         return PPOLearning(self)
@@ -123,6 +134,7 @@ class PPOLearning(ActorCriticLearning):
         "on_policy": "PPO is right only for experience of nearly the current weights: take it from ParallelRollouts",
     }
     columns: tuple[str, ...] = ("obs", "action", "logp", "advantage", "target", "value")
+    in_numpy: PPOInNumpy | None = None  #: what computes the gradients in place of autograd
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)
@@ -131,6 +143,11 @@ class PPOLearning(ActorCriticLearning):
     def over_minibatch(self, rows: Batch) -> Batch:
         """Standardise the advantages, if the policy's settings ask for it (G3)."""
         return rows.replace(advantage=standardized(rows.advantage)) if self.policy.settings.standardize else rows
+
+    def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        if self.in_numpy is None:
+            return super()._differentiate(rows)
+        return self.in_numpy(rows, self.clip, self.entropy_coef)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""

@@ -263,7 +263,7 @@ SMALL["iqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 3, "target_quantiles": 4, 
 SMALL["c51"] = {**SMALL["dqn"], **OFTEN, "atoms": 7, "v_max": 10.0}
 SMALL["rainbow"] = {**SMALL["c51"], "priority_beta_steps": 200}
 SMALL["impala replayed"] = {**SMALL["impala"], "replay_ratio": 0.5, "replay_slots": 3}
-SMALL["ppo in numpy"] = {**SMALL["ppo"], "act_backend": "numpy"}
+SMALL["ppo in torch"] = {**SMALL["ppo"], "act_backend": "torch", "learn_backend": "torch"}
 SMALL |= {
     f"{name} normalized": {**SMALL[name], "normalize_obs": True, "normalize_rewards": True}
     for name in ("dqn", "ppo", "ippo")

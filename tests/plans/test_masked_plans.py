@@ -45,7 +45,7 @@ def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
     ("name", "settings"),
     [
         *(("ppo", {"env_args": {"kind": kind}}) for kind in ("shifted", "multi", "binary")),
-        ("ppo in numpy", {"env_args": {"kind": "multi"}}),
+        ("ppo in torch", {"env_args": {"kind": "multi"}}),
         ("dqn", {"act_backend": "numpy"}),
         ("dqn", {"env_manager": "thread"}),
         ("dqn", {"env_manager": "vector"}),

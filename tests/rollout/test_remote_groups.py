@@ -89,7 +89,7 @@ def run_of(name: str, rounds: int, state: Any = None, **settings: Any) -> tuple[
         return seen, run.state_dict(), workers.policy.state_dict()
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn", "ppo normalized", "dqn normalized", "ppo in numpy", "rainbow"])
+@pytest.mark.parametrize("name", ["ppo", "dqn", "ppo normalized", "dqn normalized", "ppo in torch", "rainbow"])
 def test_the_same_groups_over_0_1_and_2_workers_give_one_stream(name: str) -> None:
     """D2, O1: rows with all that is known of them, parameters, optimiser and statistics, bit for bit."""
     here = run_of(name, 6, num_workers=0, envs_per_worker=8)

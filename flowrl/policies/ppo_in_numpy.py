@@ -1,0 +1,166 @@
+"""PPO's gradients in plain numpy: of a small dense network, torch keeps books for longer than it computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError
+from flowrl.policies.distributions import Categorical
+from flowrl.policies.in_numpy import InNumpy
+from flowrl.policies.masks import action_mask, masked
+from flowrl.policies.networks import ActorCritic, ActorCriticInNumpy, Dense
+from flowrl.policies.sampling import Array
+
+if TYPE_CHECKING:
+    from flowrl.policies.ppo import PPOPolicy
+
+
+SCALARS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+
+
+class PPOInNumpy:
+    """The loss of `PPOLearning` with gradients derived by hand; they equal those of autograd up to rounding (G10).
+
+    With r = π(a | s) / μ(a | s), its log-probability log π(a | s), and π of the scores z, over B rows:
+
+        ∂L/∂log π(a | s) = (−A r [r A ≤ clip(r) A] + kl_coef (r − 1)) / B
+        ∂L/∂zⱼ = ∂L/∂log π(a | s) (1[j = a] − πⱼ) + entropy_coef πⱼ (log πⱼ + H) / B
+        ∂L/∂V = 2 value_coef (V − target) [the error is not that of the clipped value] / B
+    """
+
+    def __init__(self, policy: PPOPolicy) -> None:
+        self.policy = policy
+        self._in_numpy: InNumpy | None = None
+        self._layers: tuple[Any, Layers, Layers] | None = None  # the function of these weights; actor and critic of it
+
+    def __call__(self, rows: Batch, clip: float, entropy_coef: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Set the parameters' gradients to those of the loss of rows `[B, ...]`; return it and its scalars."""
+        given, settings = rows.map(torch.Tensor.numpy), self.policy.settings
+        obs, action, advantage = given.obs, given.action, given.advantage
+        network, actor, critic = self._networks()
+        with np.errstate(all="ignore"):  # what is not finite is found in the loss and the gradients
+            features = network.encoder(obs)
+            seen = features if network.critic_encoder is None else network.critic_encoder(obs)
+            scores, value = masked(actor.forward(features), action_mask(obs)), critic.forward(seen)[:, 0]
+
+            # The policy; `[A, B]`, whose sums over few actions are much faster than those of `[B, A]`.
+            count = len(value)
+            chosen = action, np.arange(count)
+            shifted = np.ascontiguousarray(scores.T)
+            shifted -= np.maximum.reduce(shifted, 0)
+            logp_of_all = shifted - np.log(np.add.reduce(np.exp(shifted), 0))
+            probability = np.exp(logp_of_all)
+            log_ratio = logp_of_all[chosen] - given.logp
+            ratio = np.exp(log_ratio)
+            changed = ratio - 1
+            free, clipped = ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage
+            by_logp = np.where(free <= clipped, -free, 0)
+            if self.policy.kl_coef:
+                by_logp += self.policy.kl_coef * changed
+            entropy = -np.add.reduce(probability * logp_of_all, 0)
+            by_scores = probability * -by_logp
+            by_scores[chosen] += by_logp
+            if entropy_coef:
+                by_scores += entropy_coef * probability * (logp_of_all + entropy)
+
+            # The value.
+            error = value - given.target
+            squared, by_value = error * error, error
+            if settings.value_clip is not None:
+                old, least = given.value, -settings.value_clip
+                moved = np.clip(value - old, least, settings.value_clip)
+                limited = np.square(old + moved - given.target)
+                by_value = np.where((moved == value - old) | (squared >= limited), error, 0)
+                squared = np.maximum(squared, limited)
+
+            actor.backward(by_scores.T / np.float32(count))
+            critic.backward(by_value[:, None] * np.float32(2 * settings.value_coef / count))
+            columns = (-np.minimum(free, clipped), squared, entropy, changed - log_ratio, np.abs(changed) > clip)
+            policy_loss, value_loss, entropy, kl, clip_fraction = (np.add.reduce(each) / count for each in columns)
+            loss = policy_loss + settings.value_coef * value_loss
+            loss += (self.policy.kl_coef and self.policy.kl_coef * kl) - entropy_coef * entropy
+        found = np.array([loss, policy_loss, value_loss, entropy, kl, clip_fraction], np.float32)
+        numbers = torch.from_numpy(found).unbind()
+        return numbers[0], dict(zip(SCALARS, numbers))
+
+    def _networks(self) -> tuple[ActorCriticInNumpy, Layers, Layers]:
+        """The networks on arrays, and the layers of actor and critic, where the weights are now."""
+        if self._in_numpy is None:
+            self._in_numpy = InNumpy(self.policy)
+        network = self._in_numpy()
+        if self._layers is None or self._layers[0] is not network:
+            self._layers = network, Layers(self.policy.model.actor), Layers(self.policy.model.critic)
+        return self._layers
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_in_numpy": None, "_layers": None}  # of this policy's weights: a copy has its own
+
+
+class Layers:
+    """Linear layers with tanh units between them, forward on arrays and backward to the gradients of the parameters."""
+
+    def __init__(self, network: nn.Sequential) -> None:
+        linear = [layer for layer in network if isinstance(layer, nn.Linear)]
+        self._parameters = [(layer.weight, layer.bias) for layer in linear]
+        self._weights = [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in self._parameters]
+        self._inputs: list[Array] = []  # of each layer
+
+    def forward(self, x: Array) -> Array:
+        """The outputs `[B, ...]`."""
+        self._inputs = inputs = [x]
+        for weight, bias in self._weights[:-1]:
+            x = np.dot(x, weight.T)
+            x += bias
+            inputs.append(np.tanh(x, out=x))
+        weight, bias = self._weights[-1]
+        outputs: Array = np.dot(x, weight.T) + bias
+        return outputs
+
+    def backward(self, gradient: Array) -> None:
+        """Set the gradients of the parameters, given that of the outputs; overwrites what `forward` kept."""
+        ones, at = np.ones(len(gradient), np.float32), len(self._inputs)
+        while at:
+            at -= 1
+            x, (weight, bias) = self._inputs[at], self._parameters[at]
+            weight.grad, bias.grad = torch.from_numpy(np.dot(gradient.T, x)), torch.from_numpy(np.dot(ones, gradient))
+            if at:  # tanh' = 1 − tanh²
+                gradient = np.dot(gradient, self._weights[at][0])
+                np.multiply(x, x, out=x)
+                gradient *= np.subtract(1, x, out=x)
+
+
+def learns_in_numpy(policy: PPOPolicy, *, own_loss: bool) -> bool:
+    """Whether its gradients are to be computed in numpy, by `learn_backend`; a subclass may have a loss of its own.
+
+    Raises: ConfigError for a backend that is none, and for "numpy" where it does not fit.
+    """
+    backend = policy.settings.learn_backend
+    if backend == "torch":
+        return False
+    why_not = _hindrance(policy, own_loss)
+    if why_not and backend == "numpy":
+        raise ConfigError(f"learn_backend='numpy' {why_not}: take learn_backend='torch', or 'auto'")
+    if backend not in ("numpy", "auto"):
+        raise ConfigError(f"learn_backend={backend!r} is no backend; take one of torch, numpy, auto")
+    return not why_not
+
+
+def _hindrance(policy: PPOPolicy, own_loss: bool) -> str:
+    """Why numpy cannot compute the gradients; "" if it can."""
+    model, settings = policy.model, policy.settings
+    if policy.device.type != "cpu" or settings.precision != "float32" or settings.compile:
+        return "works on the CPU, in float32, and not compiled"
+    if own_loss or type(model) is not ActorCritic or settings.network is not None:
+        return f"serves the loss and the networks of PPOPolicy alone, not those of {type(policy).__name__}"
+    encoders = [each for each in (model.encoder, model.critic_encoder) if each is not None]
+    dense = all(type(each) is Dense for each in (model.actor, model.critic))
+    if not dense or any(True for each in encoders for _ in each.parameters()):
+        return "serves dense networks, without images"
+    if not isinstance(model.distribution, Categorical):
+        return f"serves one choice among n actions, not {policy.action_space}"
+    return ""
