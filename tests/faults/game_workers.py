@@ -43,7 +43,7 @@ FAULTS = [
     Fault(
         "M5",
         "flowrl/rollout/acting.py",
-        "self._sent, self._borrowed = self._sent.map(np.copy), False\n        num_envs",
+        "self._sent, self._borrowed = _copies(self._sent), False\n        num_envs",
         "self._borrowed = False\n        num_envs",
         OVER + "test_what_a_policy_answers_is_not_written_to",
     ),

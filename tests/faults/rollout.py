@@ -118,7 +118,7 @@ FAULTS = [
     Fault(
         "D3",
         ACTING,
-        'self._sent, self._borrowed = Batch(state["sent"]).map(np.copy), False',
+        'self._sent, self._borrowed = _copies(dict(Batch(state["sent"]).items())), False',
         "pass",
         ASYNC + "test_resumes_with_answers_outstanding",
     ),
@@ -139,7 +139,7 @@ FAULTS = [
     Fault(
         "V3",
         ACTING,
-        'row["policy_version"] = np.full(count, version)\n            row.setdefault',
+        'row["policy_version"] = self._versions_of(version)[:count]\n            row.setdefault',
         'self._sent["policy_version"] = np.full(manager.num_envs, version)\n            row.setdefault',
         ASYNC + "test_rows_know_the_version_that_acted_though_the_answer_came_later",
     ),
