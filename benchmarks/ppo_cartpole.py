@@ -1,26 +1,28 @@
 """How soon does PPO learn CartPole-v1, beside Stable-Baselines3's PPO with the same settings?
 
-Seconds and env steps until the raw return of the last 20 training episodes has a mean of 475, looked at after every
-256 steps, in at most 100 000. The settings are those of RL Baselines3 Zoo. Each seed is run by both, one after the
-other in turning order, in one process with one thread of torch; the first steps of each, which import and compile,
-are made beforehand. Needs the extra `bench`.
+Seconds and env steps of training until the raw return of the last 20 training episodes has a mean of 475, and the
+greedy policy confirms it with a mean of 475 in 100 episodes, looked at after every batch, in at most 100 000 env steps;
+the episodes that confirm it count neither as seconds nor as steps. The settings are those of RL Baselines3 Zoo, which
+are the defaults of `flowrl run ppo`. With `--quick` there is a third contestant, the quick settings of docs/ppo.md.
+Each seed is run by all, one after the other in turning order, in one process with one thread of torch; the first steps
+of each, which import and compile, are made beforehand. Needs the extra `bench`.
 
-    python benchmarks/ppo_cartpole.py [--seeds 0 1 2 3 4 5 6 7 8 9]
+    python benchmarks/ppo_cartpole.py [--quick] [--seeds 0 1 2 3 4 5 6 7 8 9]
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from common import print_machine, ratio_with_interval
 
-GOAL, EPISODES = 475.0, 20
+GOAL, EPISODES, CONFIRMING = 475.0, 20, 100
 BUDGET = 100_000
 
 #: By the names of the plan; its networks are two of 64 x 64 with tanh, Adam's epsilon is 1e-5.
@@ -45,41 +47,74 @@ SETTINGS = {
     "device": "cpu",
 }
 
+#: Many environments in one native vector environment, larger batches and steps, and a longer horizon.
+QUICK = SETTINGS | {
+    "env_manager": "vector",
+    "envs_per_worker": 20,
+    "train_batch_size": 640,
+    "minibatch_size": 640,
+    "num_sgd_iter": 12,
+    "gamma": 0.99,
+    "lam": 0.95,
+    "learning_rate": 5e-3,
+    "reward_scale": 0.1,
+}
+
 
 class Learned(NamedTuple):
-    """Seconds and env steps until the goal, infinite where the budget ended first; env steps a second."""
+    """Seconds and env steps until the goal, infinite where the budget ended first; env steps a second.
+
+    `refused` is how often the greedy policy did not confirm what the training episodes said.
+    """
 
     seconds: float
     steps: float
     speed: float
+    refused: int
 
 
 class Training:
-    """The returns of the newest episodes, and whether they reach the goal."""
+    """The returns of the newest episodes, and whether they reach the goal, and the greedy policy confirms that.
 
-    def __init__(self) -> None:
+    Args:
+        confirm: Plays episodes by the greedy policy, and returns their mean return; its seconds do not count.
+    """
+
+    def __init__(self, confirm: Callable[[], float]) -> None:
         self.started = perf_counter()
         self.recent: deque[float] = deque(maxlen=EPISODES)
+        self.confirm, self.refused = confirm, 0
 
-    @property
     def reached(self) -> bool:
-        return len(self.recent) == EPISODES and float(np.mean(self.recent)) >= GOAL
+        """To be asked after each batch, up to the first True."""
+        if len(self.recent) < EPISODES or float(np.mean(self.recent)) < GOAL:
+            return False
+        asked = perf_counter()
+        confirmed = self.confirm() >= GOAL
+        self.started += perf_counter() - asked
+        self.refused += not confirmed
+        return confirmed
 
-    def learned(self, steps: int) -> Learned:
+    def learned(self, steps: int, reached: bool) -> Learned:
         seconds = perf_counter() - self.started
-        speed = steps / seconds
-        return Learned(seconds, steps, speed) if self.reached else Learned(np.inf, np.inf, speed)
+        found = (seconds, steps) if reached else (np.inf, np.inf)
+        return Learned(*found, steps / seconds, self.refused)
 
 
-def flowrl_run(seed: int, budget: int = BUDGET) -> Learned:
+def flowrl_run(seed: int, budget: int = BUDGET, settings: Mapping[str, Any] = SETTINGS) -> Learned:
     """The built-in plan, its episodes summed up by a tap on the experience."""
+    from flowrl.rollout import evaluate, scores
     from flowrl.trainer.config import build_config
     from flowrl.trainer.plan_file import load_plan_file
 
-    training = Training()
+    def confirm() -> float:
+        episodes = evaluate(workers.policy, settings["env"], episodes=CONFIRMING, seed=seed, num_envs=CONFIRMING)
+        return scores(episodes).return_mean
+
+    training, reached = Training(confirm), False
     plan_file = load_plan_file("ppo")
-    workers, plan = plan_file.build(build_config(plan_file.Config, SETTINGS | {"seed": seed}))
-    total = np.zeros(SETTINGS["envs_per_worker"])
+    workers, plan = plan_file.build(build_config(plan_file.Config, dict(settings) | {"seed": seed}))
+    total = np.zeros(settings["envs_per_worker"])
 
     def watch(batch: object) -> None:
         for reward, ended in zip(batch.reward, batch.terminated | batch.truncated):
@@ -89,9 +124,16 @@ def flowrl_run(seed: int, budget: int = BUDGET) -> Learned:
                 total[ended] = 0
 
     with workers, plan.tap("ParallelRollouts", watch).run(seed=seed) as run:
-        while not training.reached and run.counters.get("env_steps", 0) < budget:
+        while not reached and run.counters.get("env_steps", 0) < budget:
+            updates = run.counters.get("updates", 0)
             run.step()
-        return training.learned(run.counters["env_steps"])
+            reached = run.counters.get("updates", 0) > updates and training.reached()
+        return training.learned(run.counters["env_steps"], reached)
+
+
+def quick_run(seed: int, budget: int = BUDGET) -> Learned:
+    """The quick settings."""
+    return flowrl_run(seed, budget, QUICK)
 
 
 def sb3_run(seed: int, budget: int = BUDGET) -> Learned:
@@ -99,14 +141,25 @@ def sb3_run(seed: int, budget: int = BUDGET) -> Learned:
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
 
-    training = Training()
+    def confirm() -> float:
+        envs = make_vec_env(SETTINGS["env"], n_envs=CONFIRMING, seed=BUDGET + seed)
+        mean, _ = evaluate_policy(model, envs, CONFIRMING)
+        envs.close()
+        return float(mean)
+
+    training = Training(confirm)
 
     class Watch(BaseCallback):
+        reached = False
+
+        def _on_rollout_start(self) -> None:  # where a batch has been learned from
+            self.reached = training.reached()
+
         def _on_step(self) -> bool:
             training.recent.extend(info["episode"]["r"] for info in self.locals["infos"] if "episode" in info)
-            # Only where a rollout ends, as the plan is looked at.
-            return self.num_timesteps % 256 > 0 or not (training.reached or self.num_timesteps >= budget)
+            return not self.reached and self.num_timesteps < budget
 
     envs = make_vec_env(SETTINGS["env"], n_envs=SETTINGS["envs_per_worker"], seed=seed)
     model = PPO(
@@ -125,31 +178,40 @@ def sb3_run(seed: int, budget: int = BUDGET) -> Learned:
         seed=seed,
         device="cpu",
     )
-    model.learn(BUDGET, callback=Watch())
+    watch = Watch()
+    model.learn(BUDGET, callback=watch)
     envs.close()
-    return training.learned(model.num_timesteps)
+    return training.learned(model.num_timesteps, watch.reached)
 
 
-CONTESTANTS: dict[str, Callable[..., Learned]] = {"flowrl": flowrl_run, "Stable-Baselines3": sb3_run}
+CONTESTANTS: dict[str, Callable[..., Learned]] = {
+    "flowrl": flowrl_run,
+    "flowrl quick": quick_run,
+    "Stable-Baselines3": sb3_run,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--only", choices=CONTESTANTS, help="run one side alone")
+    parser.add_argument("--quick", action="store_true", help="with the quick settings as a third side")
     options = parser.parse_args()
-    names = [options.only] if options.only else list(CONTESTANTS)
+    names = (
+        [options.only] if options.only else [name for name in CONTESTANTS if options.quick or name != "flowrl quick"]
+    )
     print_machine("numpy", "torch", "gymnasium", "stable-baselines3")
     torch.set_num_threads(1)
     for name in names:
         CONTESTANTS[name](0, budget=1_024)
     found: dict[str, list[Learned]] = {name: [] for name in names}
-    print(f"{'seed':>4}  {'':<17}  {'seconds':>7}  {'env steps':>9}  {'steps/s':>7}")
+    print(f"{'seed':>4}  {'':<17}  {'seconds':>7}  {'env steps':>9}  {'steps/s':>7}  {'refused':>7}")
     for turn, seed in enumerate(options.seeds):
         for name in names[:: -1 if turn % 2 else 1]:
             learned = CONTESTANTS[name](seed)
             found[name].append(learned)
-            print(f"{seed:>4}  {name:<17}  {learned.seconds:7.1f}  {learned.steps:>9,.0f}  {learned.speed:>7,.0f}")
+            numbers = f"{learned.seconds:7.2f}  {learned.steps:>9,.0f}  {learned.speed:>7,.0f}  {learned.refused:>7}"
+            print(f"{seed:>4}  {name:<17}  {numbers}")
     for name, runs in found.items():
         reached = sum(np.isfinite(each.steps) for each in runs)
         print(f"{name}: {reached} of {len(runs)} seeds reached a return of {GOAL:g} within {BUDGET:,} env steps")
@@ -158,13 +220,14 @@ def main() -> None:
             # Runs without an end cannot be averaged with others.
             method = "linear" if np.isfinite(values).all() else "higher"
             low, median, high = np.quantile(values, [0.25, 0.5, 0.75], method=method)
-            print(f"  median {median:,.1f} {unit}, quartiles {low:,.1f} to {high:,.1f}")
-    if not options.only:
-        print("where both reached it, by pairs of the same seed:")
+            print(f"  median {median:,.2f} {unit}, quartiles {low:,.2f} to {high:,.2f}")
+    *ours, theirs = names
+    for name in ours:
+        print(f"{name} / {theirs}, by pairs of the same seed where both reached it:")
         for field in ("seconds", "steps", "speed"):
-            pairs = np.array([[getattr(each, field) for each in found[name]] for name in names])
+            pairs = np.array([[getattr(each, field) for each in found[side]] for side in (name, theirs)])
             ratio, low, high = ratio_with_interval(*pairs[:, np.isfinite(pairs).all(0)])
-            print(f"  {field}, flowrl / Stable-Baselines3: {ratio:.2f} (95 % interval {low:.2f} to {high:.2f})")
+            print(f"  {field}: {ratio:.3f} (95 % interval {low:.3f} to {high:.3f})")
 
 
 if __name__ == "__main__":
