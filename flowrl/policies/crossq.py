@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.errors import PlanError
 from flowrl.policies.critics import ALL, Critics, Some, weights_of
 from flowrl.policies.distributions import ActionHead, SquashedChoice
 from flowrl.policies.in_numpy import Function, in_numpy
-from flowrl.policies.learning import AllReduce, Gradients
+from flowrl.policies.learning import AllReduce
 from flowrl.policies.networks import Encoder, encoder
 from flowrl.policies.q_actor_critic import QActorCriticPolicy
 from flowrl.policies.sac import (
@@ -199,6 +198,7 @@ class CrossQLearning(SACLearning):
     """
 
     policy: CrossQPolicy
+    beyond_gradients = "CrossQ has running statistics"
     _minibatch = Minibatch()
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
@@ -221,10 +221,6 @@ class CrossQLearning(SACLearning):
         outputs: torch.Tensor = self.policy.model.actor(features, self._minibatch)
         return outputs
 
-    def gradients(self, batch: Batch) -> Gradients:
-        """Raises: PlanError: running statistics follow the batches of a learner, and gradients do not hold them."""
-        raise PlanError("CrossQ has running statistics, which gradients do not carry: learn with TrainOneStep")
-
     def _agreed(self, scalars: Scalars, rows: int, all_reduce: AllReduce) -> Scalars:
         found = self._minibatch.statistics
         mean = all_reduce.mean(torch.cat([each.flatten() for each in found.values()]), rows)
@@ -232,8 +228,8 @@ class CrossQLearning(SACLearning):
         found.update({norm: part.view_as(found[norm]) for norm, part in zip(found, parts)})
         return super()._agreed(scalars, rows, all_reduce)
 
-    def _step(self) -> None:
-        super()._step()
+    def stepped(self) -> None:
+        """The running statistics follow those of the batches."""
         for norm, statistics in self._minibatch.statistics.items():
             norm.follow(statistics, self.policy.settings.norm_momentum)
         self._minibatch = Minibatch()

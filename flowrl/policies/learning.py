@@ -75,6 +75,9 @@ class Learning(abc.ABC):
     #: Words and columns without which `prepare` and `loss` cannot work, for `plan.check()`: see `flowrl.engine.schema`.
     requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
+    #: What an update changes that `gradients` do not hold, as words for the error; "": nothing.
+    beyond_gradients: ClassVar[str] = ""
+
     #: Whether the loss reports the new `priority` of rows with a `weight`, which were drawn by priority.
     reports_priority: ClassVar[bool] = False
 
@@ -144,6 +147,9 @@ class Learning(abc.ABC):
         """Learn from the rows of a whole batch, before its minibatches; scalars to report, detached."""
         return {}
 
+    def stepped(self) -> None:  # noqa: B027 - most move nothing else
+        """Move what is not learned by gradients, after an optimizer step that was finite."""
+
     def over_minibatch(self, rows: Batch) -> Batch:
         """Compute what needs all rows of a minibatch, before several learners share them."""
         return rows
@@ -171,8 +177,11 @@ class Learning(abc.ABC):
     def gradients(self, batch: Batch) -> Gradients:
         """The gradients of a prepared batch, without a step.
 
-        Raises: PlanError in float16, whose gradients carry the loss scale of this policy; NotFinite as `update`.
+        Raises: PlanError where an update is more than its gradients, and in float16, whose gradients carry the loss
+            scale of this policy; NotFinite as `update`.
         """
+        if self.beyond_gradients:
+            raise PlanError(f"{self.beyond_gradients}, which gradients do not hold: learn with TrainOneStep")
         if self.policy.mixed.scaler is not None:
             raise PlanError("float16 gradients cannot be applied elsewhere: take precision='bfloat16'")
         rows = self.tensors(batch)
@@ -250,6 +259,7 @@ class Learning(abc.ABC):
             policy.optimizer.step()
         policy.version += 1
         check_step(policy.model, policy.optimizer)
+        self.stepped()
 
     def _check_gradients(self, limit: float | None = None) -> None:
         """Clip the gradients to `limit`. Raises: NotFinite; in float16 the scaler skips such a step instead."""

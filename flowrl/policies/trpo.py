@@ -16,7 +16,7 @@ from flowrl.errors import NotFinite, PlanError
 from flowrl.policies.actor_critic import ActorCriticLearning, ActorCriticPolicy, EntropySettings
 from flowrl.policies.adam import Adam
 from flowrl.policies.clipping import blamed, check_loss
-from flowrl.policies.learning import AllReduce, Gradients
+from flowrl.policies.learning import AllReduce
 from flowrl.policies.networks import ActorCritic
 from flowrl.policies.ppo import PPOLearning, StandardizeSettings, standardized
 from flowrl.schedules import NumberOrSchedule
@@ -103,15 +103,12 @@ class TRPOLearning(ActorCriticLearning):
         "on_policy": PPOLearning.requires["on_policy"].replace("PPO", "TRPO"),
     }
     columns = ("obs", "action", "logp", "advantage", "target", "value")
+    beyond_gradients = "TRPO steps in a trust region"
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """The critic's."""
         error = (self.policy.model.value(rows.obs).float() - rows.target).square().mean()
         return self.policy.settings.value_coef * error, {"value_loss": error}
-
-    def gradients(self, batch: Batch) -> Gradients:
-        """Raises: PlanError: a step in a trust region is more than a gradient."""
-        raise PlanError("TRPO steps in a trust region, which gradients do not hold: learn with TrainOneStep")
 
     def over_batch(self, rows: Batch, all_reduce: AllReduce | None = None) -> dict[str, torch.Tensor]:
         """The step of the policy.
