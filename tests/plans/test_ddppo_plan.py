@@ -20,7 +20,7 @@ WHOLE = {"train_batch_size": 20, "minibatch_size": 20, "num_sgd_iter": 3}
 
 def test_without_workers_it_is_ppo() -> None:
     """D1: the same bits, where nobody shuffles."""
-    ours, theirs = final("ddppo", 6, **WHOLE), final("ppo", 6, **WHOLE)
+    ours, theirs = final("ddppo", 6, **WHOLE), final("ppo in torch", 6, **WHOLE)
     assert same(ours[0], theirs[0])
     assert same(weights(ours[1]), weights(theirs[1]))
 

@@ -95,7 +95,7 @@ def test_the_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
         ({"gamma": 0.5}, r"gamma=0.99 \(here it is 0.5\)"),
         ({"seed": 9}, r"seed=0 \(here it is 9\)"),
         ({"env": "CartPole-v1", "env_args": {"max_episode_steps": 9}}, r"env_args=\{\} \(here it is \{'max_ep"),
-        ({"env": "Acrobot-v1", "tau": 0.5}, r"env='CartPole-v1' \(here it is 'Acrobot-v1'\), tau=1.0 \("),
+        ({"env": "Acrobot-v1", "tau": 0.5}, r"tau=1.0 \(here it is 0.5\), env='CartPole-v1' \("),
     ],
 )
 def test_the_checkpoint_of_another_configuration_is_refused(
