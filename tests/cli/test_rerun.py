@@ -38,8 +38,10 @@ def record(plan: str, out: Path, kill: str = "", workers: int = 0, results: int 
                 Threads.living[kill].kill()
             elif number == results // 2 and kill:
                 (*_, process) = trainer.workers.foreach_worker(lambda _: os.getpid())  # type: ignore[attr-defined]
-                (*_, last) = psutil.Process(process).children() if kill == "environment" else [psutil.Process(process)]
-                last.send_signal(signal.SIGKILL)
+                here = psutil.Process(process)
+                children = here.children() if kill == "environment" else [here]
+                # The newest: not Ray, which another test may have started, whatever the process IDs are.
+                max(children, key=psutil.Process.create_time).send_signal(signal.SIGKILL)
             trainer.train()
             counters = trainer.counters
             died = {"": None, "environment": "env_faults", "replay 1": "replay_restarts"}
