@@ -79,8 +79,10 @@ def page(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator
 
 
 def loud(message: Any) -> bool:
-    """Whether the browser complains, but for the style in somebody else's picture, which the page's policy refuses."""
-    return message.type in ("error", "warning") and not message.text.startswith("Applying inline style violates")
+    """Whether the browser complains, but for style and handlers in somebody else's picture, which the page's policy
+    refuses."""
+    refused = "Applying inline style violates", "Executing inline event handler violates"
+    return message.type in ("error", "warning") and not message.text.startswith(refused)
 
 
 def expect(locator: Any) -> Any:
