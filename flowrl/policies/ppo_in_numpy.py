@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
@@ -15,6 +16,7 @@ from flowrl.policies.in_numpy import InNumpy
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import ActorCritic, ActorCriticInNumpy, Dense
 from flowrl.policies.sampling import Array
+from flowrl.policies.torch_private import has_hooks
 
 if TYPE_CHECKING:
     from flowrl.policies.ppo import PPOPolicy
@@ -36,7 +38,7 @@ class PPOInNumpy:
     def __init__(self, policy: PPOPolicy) -> None:
         self.policy = policy
         self._in_numpy: InNumpy | None = None
-        self._layers: tuple[Any, Layers, Layers] | None = None  # the function of these weights; actor and critic of it
+        self._layers: tuple[Any, list[int], Layers, Layers] | None = None  # what they are of; actor and critic
 
     def __call__(self, rows: Batch, clip: float, entropy_coef: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Set the parameters' gradients to those of the loss of rows `[B, ...]`; return it and its scalars."""
@@ -93,9 +95,11 @@ class PPOInNumpy:
         if self._in_numpy is None:
             self._in_numpy = InNumpy(self.policy)
         network = self._in_numpy()
-        if self._layers is None or self._layers[0] is not network:
-            self._layers = network, Layers(self.policy.model.actor), Layers(self.policy.model.critic)
-        return self._layers
+        model = self.policy.model
+        of = list(map(id, model.parameters()))
+        if self._layers is None or self._layers[0] is not network or self._layers[1] != of:
+            self._layers = network, of, Layers(model.actor), Layers(model.critic)
+        return network, *self._layers[2:]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_in_numpy": None, "_layers": None}  # of this policy's weights: a copy has its own
@@ -134,7 +138,7 @@ class Layers:
                 gradient *= np.subtract(1, x, out=x)
 
 
-def learns_in_numpy(policy: PPOPolicy, *, own_loss: bool) -> bool:
+def learns_in_numpy(policy: PPOPolicy, *, own_loss: bool = False) -> bool:
     """Whether its gradients are to be computed in numpy, by `learn_backend`; a subclass may have a loss of its own.
 
     Raises: ConfigError for a backend that is none, and for "numpy" where it does not fit.
@@ -161,6 +165,12 @@ def _hindrance(policy: PPOPolicy, own_loss: bool) -> str:
     dense = all(type(each) is Dense for each in (model.actor, model.critic))
     if not dense or any(True for each in encoders for _ in each.parameters()):
         return "serves dense networks, without images"
+    if not all(type(layer) in (nn.Linear, nn.Tanh) for each in (model.actor, model.critic) for layer in each):
+        return "serves linear layers and tanh"
+    if any(has_hooks(part) or parametrize.is_parametrized(part) for part in model.modules()):
+        return "serves layers without hooks and parametrizations"
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        return "serves networks all of whose weights learn"
     if not isinstance(model.distribution, Categorical):
         return f"serves one choice among n actions, not {policy.action_space}"
     return ""

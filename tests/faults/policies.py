@@ -572,9 +572,16 @@ FAULTS = [
     Fault(  # the layers of before the weights moved
         "G10",
         "flowrl/policies/ppo_in_numpy.py",
-        "if self._layers is None or self._layers[0] is not network:",
+        "if self._layers is None or self._layers[0] is not network or self._layers[1] != of:",
         "if self._layers is None:",
         PPO_IN_NUMPY + "test_it_learns_from_the_newest_weights_and_a_copy_from_its_own",
+    ),
+    Fault(  # layers as they were when the policy was made
+        "G10",
+        "flowrl/policies/ppo.py",
+        "if self.in_numpy is None or not learns_in_numpy(self.policy):",
+        "if self.in_numpy is None:",
+        PPO_IN_NUMPY + "test_layers_that_somebody_changed_are_those_of_autograd",
     ),
     Fault(  # what a fused optimiser writes is not counted by the tensors
         "F3",

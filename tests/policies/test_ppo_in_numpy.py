@@ -105,6 +105,30 @@ def test_it_learns_from_the_newest_weights_and_a_copy_from_its_own() -> None:
     assert_same_gradients(ours, other, rows)
 
 
+def test_layers_that_somebody_changed_are_those_of_autograd() -> None:
+    """G10: frozen, with a hook, and replaced, after the policy was made."""
+    heard: list[Any] = []
+
+    def frozen(model: Any) -> None:
+        model.actor[0].weight.requires_grad_(False)
+
+    def hooked(model: Any) -> None:
+        model.critic[1].register_forward_hook(lambda *_: heard.append(0))
+
+    def replaced(model: Any) -> None:
+        model.actor[1] = torch.nn.ReLU()
+
+    for change in (frozen, hooked, replaced):
+        ours, theirs = make("auto"), make("torch")
+        rows = experience(theirs)
+        for policy in (ours, theirs):
+            change(policy.model)
+            policy.learn_mode.learn_from(rows)
+        for name, weight in theirs.weights().items():
+            torch.testing.assert_close(ours.weights()[name], weight, rtol=1e-4, atol=1e-5)
+    assert len(heard) == 2
+
+
 def test_what_is_not_finite_is_named_and_changes_no_weights() -> None:
     """X1, without a warning of numpy's."""
     policy = make()
