@@ -145,7 +145,7 @@ class PPOLearning(ActorCriticLearning):
         return rows.replace(advantage=standardized(rows.advantage)) if self.policy.settings.standardize else rows
 
     def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        if self.in_numpy is None or not learns_in_numpy(self.policy):  # whose layers may have been changed since
+        if self.in_numpy is None or not (self.in_numpy.fits() or learns_in_numpy(self.policy)):
             return super()._differentiate(rows)
         return self.in_numpy(rows, self.clip, self.entropy_coef)
 

@@ -90,6 +90,25 @@ class PPOInNumpy:
         numbers = torch.from_numpy(found).unbind()
         return numbers[0], dict(zip(SCALARS, numbers))
 
+    def fits(self) -> bool:
+        """Whether nobody has frozen or replaced a layer since, or given it a hook; faster than `learns_in_numpy`."""
+        model = self.policy.model
+        if has_hooks(model) or has_hooks(model.encoder):
+            return False
+        for network in (model.actor, model.critic):
+            if has_hooks(network):
+                return False
+            for layer in network:
+                kind = type(layer)  # another one with a parametrization
+                if kind is nn.Linear:
+                    if not (layer.weight.requires_grad and layer.bias.requires_grad):
+                        return False
+                elif kind is not nn.Tanh:
+                    return False
+                if has_hooks(layer):
+                    return False
+        return True
+
     def _networks(self) -> tuple[ActorCriticInNumpy, Layers, Layers]:
         """The networks on arrays, and the layers of actor and critic, where the weights are now."""
         if self._in_numpy is None:
