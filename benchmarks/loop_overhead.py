@@ -3,7 +3,7 @@
 Both train the same policy from the same seed on CartPole-v1 with the settings of plans/dqn.py and must end with
 bit-equal parameters; pairs are interleaved. Aim: the plan takes at most 3 % longer.
 
-    python benchmarks/loop_overhead.py [--updates 500] [--rounds 40]
+    python benchmarks/loop_overhead.py [--updates 2000] [--rounds 12]
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def written_by_hand(config: dqn.Config, updates: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--updates", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print_machine("numpy", "torch", "gymnasium")

@@ -94,7 +94,7 @@ class Report:
         if isinstance(scalars, dict):
             of_branch = f"{OF_BRANCH}{scalars.branch}" if isinstance(scalars, FromBranch) else ""
             for name, value in scalars.items():
-                if not issubclass(type(value), SupportsFloat):
+                if value.__class__ is not float and not issubclass(type(value), SupportsFloat):
                     raise SchemaError(_no_number(name, value))
                 key = name + of_branch if of_branch else name
                 total, count = self.sums.get(key, (0.0, 0))

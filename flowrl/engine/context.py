@@ -6,7 +6,7 @@ import copy
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,12 @@ class Metrics:
 
     def record(self, name: str, *values: Any) -> None:
         with self._lock:
-            self.records.setdefault(name, deque(maxlen=RECORD_LIMIT)).extend(values)
+            self._keep(name, values)
+
+    def _keep(self, name: str, values: Iterable[Any]) -> None:
+        if (kept := self.records.get(name)) is None:
+            kept = self.records[name] = deque(maxlen=RECORD_LIMIT)
+        kept.extend(values)
 
     def drain(self, name: str) -> list[Any]:
         """Remove and return the values recorded under a name."""
@@ -79,10 +84,11 @@ class Metrics:
 
     def merge(self, counters: Mapping[str, int], records: Mapping[str, list[Any]]) -> None:
         """Add a worker's counters and records."""
-        for unit, n in counters.items():
-            self.count(unit, n)
-        for name, values in records.items():
-            self.record(name, *values)
+        with self._lock:
+            for unit, n in counters.items():
+                self.counters[unit] = self.counters.get(unit, 0) + n
+            for name, values in records.items():
+                self._keep(name, values)
 
     def take(self) -> tuple[dict[str, int], dict[str, list[Any]]]:
         """Remove and return all counters and records; a worker sends them with an item."""

@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 
 from flowrl.data import Batch
-from flowrl.data.columns import PLACE
-from flowrl.data.steps import real_rows, real_steps
+from flowrl.data.columns import PLACE, array
+from flowrl.data.steps import real_steps
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
@@ -45,8 +45,10 @@ def lags(batch: Batch, version: int) -> list[Any]:
 
     Empty for rows without a version, such as those of a dataset; leaves out padding (`mask` 0).
     """
-    known = batch.select([name for name in ("policy_version", "mask") if name in batch])
-    return [version - real_rows(known.to_numpy())["policy_version"]] if "policy_version" in known else []
+    if "policy_version" not in batch:
+        return []
+    versions = array(batch["policy_version"])
+    return [version - (versions[array(batch["mask"]) != 0] if "mask" in batch else versions.ravel())]
 
 
 def _at_least_one(op: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
@@ -92,7 +94,7 @@ class Training:
         prepared = learn.prepare(batch)
         records = {LAG: lags(prepared, learn.policy.version)}
         rows = learn.tensors(prepared)
-        real = real_steps(rows)
+        real = real_steps(prepared)
         first = learn.over_batch(rows, all_reduce) if real else {}
         parts = self._minibatches(learn, rows, real, generator, all_reduce)
         steps: list[dict[str, Any]] = []
@@ -153,6 +155,8 @@ class Training:
 
 def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
     """The mean of each scalar over the steps that have it: a delayed actor does not learn in every step."""
+    if len(steps) == 1:
+        return {name: float(value) for name, value in steps[0].items()}
     names = dict.fromkeys(name for step in steps for name in step)
     found = {name: [float(step[name]) for step in steps if name in step] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}
