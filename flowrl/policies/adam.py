@@ -8,7 +8,11 @@ from typing import Any
 import attrs
 import torch
 
-from flowrl.policies.torch_private import fused_adam_
+from flowrl.policies.torch_private import bare, fused_adam_
+
+
+_step, _add_param_group = bare(torch.optim.Adam.step), bare(torch.optim.Adam.add_param_group)
+_state_dict, _load_state_dict = bare(torch.optim.Adam.state_dict), bare(torch.optim.Adam.load_state_dict)
 
 
 @attrs.frozen
@@ -25,7 +29,8 @@ class Moved:
 class Adam(torch.optim.Adam):
     """`torch.optim.Adam(fused=True)` with `advance`, a step that takes half as long for small networks.
 
-    Its state is that of torch's Adam: either loads the other's.
+    Its state is that of torch's Adam: either loads the other's. It does not load torch's compiler, as other optimizers
+    of torch do, which takes longer than to load torch.
 
     Args:
         params: Parameters, or groups of them, each of which may have an `lr`.
@@ -48,7 +53,8 @@ class Adam(torch.optim.Adam):
         gradients = [None] if moved is None else [parameter.grad for parameter in moved.parameters]
         same = all(group["lr"] == first["lr"] for group in self.param_groups)
         if moved is None or not same or any(gradient is None for gradient in gradients):
-            self.step()
+            with torch.no_grad():
+                _step(self)
             self._moved = moved or self._find()
             return
         beta1, beta2 = first["betas"]
@@ -86,10 +92,15 @@ class Adam(torch.optim.Adam):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """See `torch.optim.Optimizer`."""
-        super().add_param_group(param_group)
+        _add_param_group(self, param_group)
         self._moved = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `torch.optim.Optimizer`."""
+        found: dict[str, Any] = _state_dict(self)
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """See `torch.optim.Optimizer`."""
-        super().load_state_dict(state_dict)
+        _load_state_dict(self, state_dict)
         self._moved = None

@@ -11,6 +11,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
+from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import Likely, likely_choice
 from flowrl.policies.in_numpy import Function, in_numpy
 from flowrl.policies.learning import Learning
@@ -64,7 +65,7 @@ class BCPolicy(Policy):
     def _build(self) -> None:
         self.choosing = likely_choice(self.action_space, type(self).__name__.removesuffix("Policy"))
         self.model = self._network().to(self.device)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.rate(), fused=True)
+        self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)
         self.learn_mode = self._learning()
 

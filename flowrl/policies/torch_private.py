@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +19,11 @@ fused_adam_: Any = torch._fused_adam_
 #: The norm of each tensor of a list, and their product with a number in place: of `torch.nn.utils.clip_grad_norm_`.
 foreach_norm: Any = torch._foreach_norm
 foreach_mul_: Any = torch._foreach_mul_
+
+
+def bare(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of an optimizer without torch's decorators, which load torch's compiler at the first call."""
+    return inspect.unwrap(method)
 
 
 def writes(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Adam: steps are those of torch, whatever happens between them."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -92,3 +93,18 @@ def test_a_group_that_is_added_moves_too():
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "lr": 0.1})
     stepped(ours, theirs, 1)
     stepped(ours, theirs, 2)
+
+
+def test_it_goes_without_torchs_compiler():
+    """Whose first call loads it, which takes longer than to load torch: the start of every run would wait for it."""
+    files, before = set(), sys.getprofile()
+    sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename))
+    try:
+        optimizer = Adam([nn.Parameter(torch.ones(2))], lr=0.1)
+        for _ in range(3):
+            parameters(optimizer)[0].grad = torch.ones(2)
+            optimizer.advance()
+        optimizer.load_state_dict(optimizer.state_dict())
+    finally:
+        sys.setprofile(before)
+    assert not [file for file in files if "torch/_dynamo" in file or file.endswith("torch/_compile.py")]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from flowrl.learners.all_reduce import listen
-from flowrl.policies.torch_private import foreach_mul_, foreach_norm, fused_adam_, has_hooks, process_group, writes
+from flowrl.policies.torch_private import bare, foreach_mul_, foreach_norm, fused_adam_, has_hooks, process_group, writes
 
 
 def test_a_fused_step_of_adam():
@@ -19,6 +19,14 @@ def test_a_fused_step_of_adam():
     with torch.no_grad():
         fused_adam_([ours], [theirs.grad], *state, **how, amsgrad=False, maximize=False)
     assert torch.equal(ours, theirs)
+
+
+def test_the_methods_of_an_optimizer_without_their_decorators():
+    """Without them every command that learns waits for torch's compiler to load, a second and more."""
+    for name in ("step", "add_param_group", "state_dict", "load_state_dict"):
+        code = bare(getattr(torch.optim.Adam, name)).__code__
+        assert code.co_name == name
+        assert code.co_filename.endswith(("torch/optim/adam.py", "torch/optim/optimizer.py"))
 
 
 def test_norms_and_products_of_lists():
