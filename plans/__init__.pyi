@@ -436,7 +436,9 @@ class _CQL(_Settings, total=False):
     batch_size: int
     candidates: int
     conservatism: float
+    critics: int
     data: str
+    diversity: float
     double: bool
     dueling: bool
     epochs: int | None

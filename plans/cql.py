@@ -12,13 +12,16 @@ from flowrl.plans import iql
 from flowrl.policies import CQLPolicy, DiscreteCQLPolicy
 from flowrl.policies.cql import CandidateSettings
 from flowrl.policies.dqn import DoubleQSettings
+from flowrl.policies.q_actor_critic import EnsembleSettings
 from flowrl.policies.sac import TemperatureSettings
 from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 
 @attrs.define(kw_only=True)
-class Config(CandidateSettings, DoubleQSettings, TemperatureSettings, TargetNetworkSettings, OfflineConfig):
+class Config(
+    EnsembleSettings, CandidateSettings, DoubleQSettings, TemperatureSettings, TargetNetworkSettings, OfflineConfig
+):
     """Defaults for both kinds of actions; some settings apply to one kind alone."""
 
     hidden: tuple[int, ...] = (256, 256)

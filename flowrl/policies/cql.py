@@ -9,6 +9,7 @@ import attrs
 import torch
 
 from flowrl.data import Batch
+from flowrl.errors import ConfigError
 from flowrl.policies.distributions import ActionHead, SquashedChoice
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
 from flowrl.policies.masks import action_mask, masked
@@ -30,6 +31,7 @@ class CandidateSettings(ConservativeSettings):
     """The penalty, estimated by sampling for continuous actions."""
 
     candidates: int = positive(10, "continuous actions: samples per proposal that estimate the penalty")
+    diversity: float = not_negative(0.0, "continuous actions: how strongly critics learn to disagree (EDAC)")
 
 
 class DiscreteCQLPolicy(DQNPolicy):
@@ -63,7 +65,11 @@ class DiscreteCQLLearning(DQNLearning):
 
 
 class CQLPolicy(SACPolicy):
-    """A `SACPolicy` for continuous actions that learns conservatively; see `CQLLearning`."""
+    """A `SACPolicy` for continuous actions that learns conservatively; see `CQLLearning`.
+
+    Raises:
+        ConfigError: a single critic is to disagree; see `SACPolicy` too.
+    """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(CandidateSettings, SACPolicy.Settings):
@@ -74,6 +80,8 @@ class CQLPolicy(SACPolicy):
     settings: Settings
 
     def _choosing(self) -> ActionHead:
+        if self.settings.diversity and self.critics < 2:
+            raise ConfigError(f"diversity={self.settings.diversity:g} of critics={self.critics}: it takes at least two")
         return SquashedChoice(self.action_space, "CQL")
 
     def _learning(self) -> SACLearning:
@@ -81,13 +89,19 @@ class CQLPolicy(SACPolicy):
 
 
 class CQLLearning(SACLearning):
-    """L = L_SAC + conservatism · mean Σₖ (log ∫ exp Qₖ(s, a) da − Qₖ(s, a_data)).
+    """L = L_SAC + conservatism · mean Σₖ (log ∫ exp Qₖ(s, a) da − Qₖ(s, a_data)) + diversity · agreement.
 
     The integral is estimated by importance sampling, the logarithm of the mean of exp(Qₖ(s, aᵢ) − log pᵢ) over
     `candidates` uniform actions aᵢ, as many from the actor at s and as many at s', with their densities pᵢ. The penalty
     sends no gradient to the actor.
 
-    Source: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", eq. 4, and appendix F.
+    Many critics that disagree outside the data make their minimum low there, without the first penalty:
+
+    agreement = mean Σ_{i<k} cos(∂Qᵢ/∂a, ∂Qₖ/∂a) / (critics − 1), at the data's actions. Critics' squared errors are
+    halved here, and so is the published sum, which has each pair twice.
+
+    Source: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", eq. 4, and appendix F; An
+    et al. 2021, "Uncertainty-Based Offline Reinforcement Learning with Diversified Q-Ensemble", algorithm 1.
     """
 
     policy: CQLPolicy
@@ -95,6 +109,8 @@ class CQLLearning(SACLearning):
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add also `candidate_noise [B, 3, candidates, size]`: uniform in -1 .. 1, then twice normal."""
         policy, rows = self.policy, super().over_minibatch(rows)
+        if not policy.settings.conservatism:
+            return rows
         shape = rows.rows, policy.settings.candidates, policy.choosing.draws
         normal = [self.normal(rows, math.prod(shape[1:])).reshape(shape) for _ in range(3)]
         normal[0] = 2 * torch.special.ndtr(normal[0]) - 1
@@ -102,15 +118,26 @@ class CQLLearning(SACLearning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
         """See `Learning.loss`."""
-        loss, scalars = super().loss(rows)
+        settings, (loss, scalars) = self.policy.settings, super().loss(rows)
         critics = self.policy.model.critics
         features = critics.encoder(rows.obs)
+        if settings.conservatism:
+            gap = self.gap(rows, features)
+            loss, scalars = loss + settings.conservatism * gap, {**scalars, "conservative_gap": gap}
+        if settings.diversity:
+            agreement = agreeing(critics.slopes(features, rows.action)).mean()
+            loss, scalars = loss + settings.diversity * agreement, {**scalars, "agreement": agreement}
+        return loss, scalars
+
+    def gap(self, rows: Batch, features: torch.Tensor) -> torch.Tensor:
+        """Mean Σₖ (log ∫ exp Qₖ(s, a) da − Qₖ(s, a_data))."""
+        critics = self.policy.model.critics
         action, logp = self.drawn(rows)
         n = action.shape[1]
         values = critics(features.repeat_interleave(n, 0), action.flatten(0, 1)).unflatten(1, (-1, n))
         soft = torch.logsumexp(values - logp, 2) - math.log(n)
-        gap = (soft - critics(features, rows.action)).sum(0).mean()
-        return loss + self.policy.settings.conservatism * gap, {**scalars, "conservative_gap": gap}
+        gap: torch.Tensor = (soft - critics(features, rows.action)).sum(0).mean()
+        return gap
 
     @torch.no_grad()
     def drawn(self, rows: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,3 +152,14 @@ class CQLLearning(SACLearning):
             kinds.append((action.unflatten(0, (-1, count)), logp.unflatten(0, (-1, count))))
         actions, densities = zip(*kinds)
         return torch.cat(actions, 1), torch.cat(densities, 1)
+
+
+def agreeing(slopes: torch.Tensor) -> torch.Tensor:
+    """Σ_{i<k} cos(slopeᵢ, slopeₖ) / (k − 1), `[B]`, of slopes `[k, B, size]`.
+
+    >>> agreeing(torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]]))
+    tensor([-0.5000])
+    """
+    units = torch.nn.functional.normalize(slopes, dim=2, eps=1e-10)
+    pairs = (units.sum(0).square().sum(1) - units.square().sum((0, 2))) / 2
+    return pairs / (len(slopes) - 1)

@@ -104,6 +104,12 @@ class Critics(nn.Module):
         values = self._values(x, frozen, only, **how).float()  # whatever precision the layers use
         return values if action is None else values.squeeze(2)
 
+    def slopes(self, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """∂Qₖ/∂a `[k, B, size]` of actions `[B, size]`; gradients flow through it to the weights."""
+        x = torch.cat([features, action.clone().requires_grad_()], 1).expand(self.k, -1, -1).contiguous()
+        (found,) = torch.autograd.grad(self._values(x, False, ALL).sum(), x, create_graph=True)
+        return found[..., -self.size :]
+
     def _values(self, x: torch.Tensor, frozen: bool, only: Some) -> torch.Tensor:
         """The outputs `[k, B, outputs]` for inputs `[k, B, ...]`."""
         *hidden, last = self.layers

@@ -23,7 +23,8 @@ foreach_mul_: Any = torch._foreach_mul_
 
 def bare(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of an optimizer without torch's decorators, which load torch's compiler at the first call."""
-    return inspect.unwrap(method)
+    unwrapped: Callable[..., Any] = inspect.unwrap(method)
+    return unwrapped
 
 
 def writes(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:

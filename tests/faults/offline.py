@@ -195,4 +195,11 @@ FAULTS = [
         "",
         POLICIES + "test_the_penalty_of_continuous_cql_against_a_loop",
     ),
+    Fault(
+        "A11",
+        "flowrl/policies/cql.py",
+        "units.sum(0).square().sum(1) - units.square().sum((0, 2))",
+        "units.sum(0).square().sum(1)",
+        POLICIES + "test_the_critics_of_edac_disagree_as_in_a_loop",
+    ),
 ]

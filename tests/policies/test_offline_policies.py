@@ -231,6 +231,41 @@ def test_the_penalty_of_continuous_cql_against_a_loop() -> None:
         torch.testing.assert_close(got.T, linear.weight.grad, rtol=1e-2, atol=1e-4)
 
 
+def test_the_critics_of_edac_disagree_as_in_a_loop() -> None:
+    """A11: over all pairs of critics, each as a network of its own; the actor does not feel it."""
+    policy = make(CQLPolicy, BOX, conservatism=0.0, diversity=0.7, critics=4)
+    plain = make(SACPolicy, BOX, critics=4)
+    b = batch(policy)
+    networks = apart(policy.model.critics)
+    agreement: Any = 0
+    for i in range(24):
+        action = b.action[i].clone().requires_grad_()
+        slopes = []
+        for network in networks:
+            value = network(torch.cat([b.obs[i], action]))[0]
+            slopes += torch.autograd.grad(value, action, create_graph=True)
+        for one in range(4):
+            for other in range(one):
+                cosine = slopes[one] @ slopes[other] / (slopes[one].norm() * slopes[other].norm())
+                agreement += cosine / 3 / 24
+    (0.7 * agreement).backward()
+    of_sac, _ = plain.learn_mode.loss(b)
+    of_sac.backward()
+    loss, scalars = policy.learn_mode.loss(b)
+    loss.backward()
+    assert scalars["agreement"].item() == pytest.approx(agreement.item(), rel=1e-4)
+    assert "conservative_gap" not in scalars
+    assert loss.item() == pytest.approx(of_sac.item() + 0.7 * agreement.item(), rel=1e-5)
+    theirs = [parameter.grad for parameter in plain.model.actor.parameters()]
+    for parameter, wanted in zip(policy.model.actor.parameters(), theirs):
+        torch.testing.assert_close(parameter.grad, wanted)
+    for k, linear in enumerate(network[0] for network in networks):
+        got = policy.model.critics.layers[0].weight.grad[k] - plain.model.critics.layers[0].weight.grad[k]
+        torch.testing.assert_close(got.T, linear.weight.grad, rtol=1e-2, atol=1e-5)
+    with pytest.raises(ConfigError, match="it takes at least two"):
+        make(CQLPolicy, BOX, diversity=0.7, critics=1)
+
+
 def test_the_actor_of_td3_bc_against_a_loop() -> None:
     """A9: values of unit size, whatever the rewards; the critics learn as those of TD3."""
     policy = make(TD3BCPolicy, BOX, value_weight=1.5, policy_delay=1)

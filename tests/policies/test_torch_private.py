@@ -6,7 +6,15 @@ import torch
 from torch import nn
 
 from flowrl.learners.all_reduce import listen
-from flowrl.policies.torch_private import bare, foreach_mul_, foreach_norm, fused_adam_, has_hooks, process_group, writes
+from flowrl.policies.torch_private import (
+    bare,
+    foreach_mul_,
+    foreach_norm,
+    fused_adam_,
+    has_hooks,
+    process_group,
+    writes,
+)
 
 
 def test_a_fused_step_of_adam():
