@@ -45,6 +45,8 @@ SIGNALLED = (
 words = word.split()
 
 def send(*_):
+    if not words:
+        return  # the next one was on its way
     word = words.pop(0)
     if not words:
         signal.setitimer(signal.ITIMER_PROF, 0)
