@@ -106,6 +106,13 @@ AS_HER_SAC = (
 POSITIONS = "flowrl.envs.cartpole:without_velocities"
 MEMORY = "--set normalize_obs=true"
 
+#: What was shown is asked for 80 steps later: a transformer, which sees it then, and recurrent layers, which carry it.
+RECALL = (
+    "--envs 16 --set fragment_steps=81 --set train_batch_size=1296 --set minibatch_size=324 --set sequence_length=81 "
+    "--set num_sgd_iter=4 --set gamma=0.99 --set lam=0.95 --set schedule_steps=400000 --set eval_every=10000 "
+    "--set memory_size=32"
+)
+
 #: Corridors whose reward is two walks away, or whose first observation alone tells where it is; and a memory for that.
 #: A walk from end to end takes 80 steps and more.
 KEY, CUE = "flowrl.envs.corridor:key_corridor", "flowrl.envs.corridor:cue_corridor"
@@ -292,6 +299,13 @@ TASKS = {
     # A manager and a worker; without them nobody brings the key to the door, or remembers the cue.
     "hierarchy-key": Task("hierarchy", 0.9, 100_000, KEY, f"{LEVELS} {NUMPY}", share=0.8),
     "ppo-key": Task("ppo", 0.9, 100_000, KEY, f"{FLAT} {NUMPY}", control=True),
+    **{
+        f"ppo-recall-{memory}": Task(
+            *("ppo", 0.95, 200_000, "flowrl.envs.recall:Recall", f"{RECALL} --set recurrent={memory}{more}"),
+            control=memory != "gtrxl",
+        )
+        for memory, more in (("gtrxl", " --set memory_steps=96"), ("lstm", ""), ("gru", ""))
+    },
     "hierarchy-cue": Task("hierarchy", 0.9, 60_000, CUE, f"{LEVELS} --set manager={GRU}", share=0.8),
     "ppo-cue": Task("ppo", 0.9, 60_000, CUE, f"{FLAT} --set recurrent=gru --set memory_size=16", control=True),
     # From ten recorded episodes, without the environment's reward.

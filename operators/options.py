@@ -378,7 +378,7 @@ class KLPenalty(Option):
 class Recurrent(MemorySettings, Option):
     """A recurrent layer, which learns from sequences."""
 
-    recurrent: Cell | None = setting(None, "recurrent layer that actor and critic share: lstm or gru; None: none")
+    recurrent: Cell | None = setting(None, "memory that actor and critic share: lstm, gru or gtrxl; None: none")
     sequence_length: int = positive(32, "steps that learning unrolls the recurrent layer over")
 
     def edit(self, plan: Plan, workers: Any) -> Plan:

@@ -189,13 +189,15 @@ class _AIRLPPO(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
+    memory_layers: int
     memory_size: int
+    memory_steps: int
     minibatch_size: int
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
     privileged: Sequence[str]
-    recurrent: Literal["lstm", "gru"] | None
+    recurrent: Literal["lstm", "gru", "gtrxl"] | None
     report_every: int
     reward_hidden: Sequence[int]
     reward_learning_rate: float
@@ -717,13 +719,15 @@ class _GAILPPO(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
+    memory_layers: int
     memory_size: int
+    memory_steps: int
     minibatch_size: int
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
     privileged: Sequence[str]
-    recurrent: Literal["lstm", "gru"] | None
+    recurrent: Literal["lstm", "gru", "gtrxl"] | None
     report_every: int
     reward_form: Literal["positive", "negative", "both"]
     reward_hidden: Sequence[int]
@@ -896,13 +900,15 @@ class _ICMPPO(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
+    memory_layers: int
     memory_size: int
+    memory_steps: int
     minibatch_size: int
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
     privileged: Sequence[str]
-    recurrent: Literal["lstm", "gru"] | None
+    recurrent: Literal["lstm", "gru", "gtrxl"] | None
     report_every: int
     reward_features: int
     reward_hidden: Sequence[int]
@@ -1298,13 +1304,15 @@ class _PPO(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
+    memory_layers: int
     memory_size: int
+    memory_steps: int
     minibatch_size: int
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
     privileged: Sequence[str]
-    recurrent: Literal["lstm", "gru"] | None
+    recurrent: Literal["lstm", "gru", "gtrxl"] | None
     report_every: int
     reward_scale: float
     schedule_steps: int | None
@@ -1475,7 +1483,9 @@ class _R2D2(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    memory_layers: int
     memory_size: int
+    memory_steps: int
     n_step: int
     normalize_obs: bool
     normalize_rewards: bool
@@ -1483,7 +1493,7 @@ class _R2D2(_Settings, total=False):
     priority_alpha: float
     priority_beta: float
     priority_eta: float
-    recurrent: Literal["lstm", "gru"]
+    recurrent: Literal["lstm", "gru", "gtrxl"]
     replay_ratio: float
     report_every: int
     rescale: bool
@@ -1524,7 +1534,9 @@ class _R2D3(_Settings, total=False):
     hidden: Sequence[int]
     learning_rate: float | str | list[list[float]]
     learning_starts: int
+    memory_layers: int
     memory_size: int
+    memory_steps: int
     n_step: int
     normalize_obs: bool
     normalize_rewards: bool
@@ -1532,7 +1544,7 @@ class _R2D3(_Settings, total=False):
     priority_alpha: float
     priority_beta: float
     priority_eta: float
-    recurrent: Literal["lstm", "gru"]
+    recurrent: Literal["lstm", "gru", "gtrxl"]
     replay_ratio: float
     report_every: int
     rescale: bool
@@ -1710,13 +1722,15 @@ class _RNDPPO(_Settings, total=False):
     learning_rate: float | str | list[list[float]]
     learning_rate_end: float | None
     log_std: float
+    memory_layers: int
     memory_size: int
+    memory_steps: int
     minibatch_size: int
     normalize_obs: bool
     normalize_rewards: bool
     num_sgd_iter: int
     privileged: Sequence[str]
-    recurrent: Literal["lstm", "gru"] | None
+    recurrent: Literal["lstm", "gru", "gtrxl"] | None
     report_every: int
     reward_features: int
     reward_hidden: Sequence[int]

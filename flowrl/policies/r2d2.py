@@ -22,9 +22,9 @@ from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.recurrent import (
     RECURRENT_REQUIRES,
     Cell,
-    Memory,
     RecurrentEncoder,
     RecurrentNetwork,
+    memory,
     recurrent_rows,
 )
 from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample
@@ -73,8 +73,8 @@ class R2D2Policy(DQNPolicy):
     """Recurrent Q-learning from replay: see `DQNPolicy`.
 
     Args:
-        units: Size of the recurrent layer, between the encoder and the hidden layers.
-        cell: "lstm" or "gru".
+        units: Size of the memory, between the encoder and the hidden layers.
+        cell: "lstm", "gru" or "gtrxl", which looks `memory_steps` back in each of `memory_layers`.
 
     Raises:
         ConfigError: a `noisy` network or a `head`, which R2D2 does not support; see `DQNPolicy` too.
@@ -87,20 +87,28 @@ class R2D2Policy(DQNPolicy):
     settings: Settings
     model: Any  #: a `RecurrentNetwork` of a `QNetwork`
 
-    def __init__(self, *spaces: Any, units: int = 64, cell: Cell = "lstm", **settings: Any) -> None:
+    def __init__(
+        self,
+        *spaces: Any,
+        units: int = 64,
+        cell: Cell = "lstm",
+        memory_steps: int = 64,
+        memory_layers: int = 1,
+        **settings: Any,
+    ) -> None:
         for name in ("noisy", "head", "munchausen"):
             if settings.get(name):
                 raise ConfigError(f"{name}={settings[name]!r}: R2D2 learns plain means, without noise in the weights")
-        self.units, self.cell = units, cell
+        self.units, self.cell, self.memory_steps, self.memory_layers = units, cell, memory_steps, memory_layers
         super().__init__(*spaces, algorithm="R2D2", **settings)
 
     def _build(self) -> None:
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
-        memory = Memory(encoding.features, self.units, self.cell)
+        remembering = memory(encoding.features, self.units, self.cell, self.memory_steps, self.memory_layers)
         network = QNetwork(
             RecurrentEncoder(self.units), self.actions, self.settings.hidden, dueling=self.settings.dueling
         )
-        self.model = RecurrentNetwork(encoding, memory, network).to(self.device)
+        self.model = RecurrentNetwork(encoding, remembering, network).to(self.device)
         self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode = RecurrentValueActing(self, eps_greedy_sample(self.epsilon))

@@ -1,4 +1,4 @@
-"""Recurrent networks: an LSTM or a GRU after the encoder, over sequences or one step at a time."""
+"""Networks with a memory after the encoder, over sequences or one step at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK, episode_breaks
 from flowrl.data.steps import is_fragment
-from flowrl.errors import SchemaError
+from flowrl.errors import ConfigError, SchemaError
+from flowrl.policies.gated_transformer import GatedTransformer
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import Encoder
 from flowrl.policies.sampling import Array
 from flowrl.settings import Settings, positive, setting
 
-Cell = Literal["lstm", "gru"]
+Cell = Literal["lstm", "gru", "gtrxl"]
+
+#: Of a transformer.
+HEADS = 4
 
 #: The needs of a recurrent learner, with the remedy for each.
 RECURRENT_REQUIRES = {
@@ -33,8 +37,10 @@ RECURRENT_REQUIRES = {
 class MemorySettings(Settings):
     """The recurrent layer."""
 
-    recurrent: Cell | None = setting("lstm", "recurrent layer before the hidden layers: lstm or gru")
-    memory_size: int = positive(64, "units of the recurrent layer")
+    recurrent: Cell | None = setting("lstm", "memory before the hidden layers: lstm, gru, or gtrxl, a transformer")
+    memory_size: int = positive(64, "units of the memory; of gtrxl a multiple of 4")
+    memory_steps: int = positive(64, "gtrxl: steps that a layer looks back")
+    memory_layers: int = positive(1, "gtrxl: number of layers")
 
     @property
     def cell(self) -> Cell | None:
@@ -86,6 +92,15 @@ class Memory(nn.Module):
         return output, (torch.cat(after, 2) if self.cell == "lstm" else after)[0]
 
 
+def memory(features: int, units: int, cell: Cell, steps: int, layers: int) -> Memory | GatedTransformer:
+    """The memory of this kind. Raises: ConfigError: units that do not go into the heads of a transformer."""
+    if cell != "gtrxl":
+        return Memory(features, units, cell)
+    if units % HEADS:
+        raise ConfigError(f"memory_size={units}: expected a multiple of {HEADS}, the heads of recurrent='gtrxl'")
+    return GatedTransformer(features, units, steps, layers, HEADS)
+
+
 class RecurrentEncoder(Encoder):
     """Passes the outputs of a memory, `[rows, units]`, through; an action mask may accompany them."""
 
@@ -101,7 +116,7 @@ class RecurrentEncoder(Encoder):
 class RecurrentNetwork(nn.Module):
     """An encoder, a memory, and a network whose encoder is a `RecurrentEncoder`."""
 
-    def __init__(self, encoder: Encoder, memory: Memory, network: nn.Module) -> None:
+    def __init__(self, encoder: Encoder, memory: Memory | GatedTransformer, network: nn.Module) -> None:
         super().__init__()
         self.encoder, self.memory, self.network = encoder, memory, network
 

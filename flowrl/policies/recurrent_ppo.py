@@ -17,9 +17,9 @@ from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
 from flowrl.policies.recurrent import (
     RECURRENT_REQUIRES,
     Cell,
-    Memory,
     RecurrentEncoder,
     RecurrentNetwork,
+    memory,
     recurrent_rows,
 )
 from flowrl.policies.sampling import Array
@@ -29,8 +29,8 @@ class RecurrentPPOPolicy(PPOPolicy):
     """PPO of a recurrent network, whose memory actor and critic share; see `PPOPolicy`.
 
     Args:
-        units: Size of the recurrent layer, between the encoder and the hidden layers.
-        cell: "lstm" or "gru".
+        units: Size of the memory, between the encoder and the hidden layers.
+        cell: "lstm", "gru" or "gtrxl", which looks `memory_steps` back in each of `memory_layers`.
 
     Raises:
         ConfigError: `privileged` or `critic_obs`, which a shared memory rules out; see `PPOPolicy` too.
@@ -38,8 +38,16 @@ class RecurrentPPOPolicy(PPOPolicy):
 
     model: Any  #: a `RecurrentNetwork` of an `ActorCritic`
 
-    def __init__(self, *spaces: Any, units: int = 64, cell: Cell = "lstm", **settings: Any) -> None:
-        self.units, self.cell = units, cell
+    def __init__(
+        self,
+        *spaces: Any,
+        units: int = 64,
+        cell: Cell = "lstm",
+        memory_steps: int = 64,
+        memory_layers: int = 1,
+        **settings: Any,
+    ) -> None:
+        self.units, self.cell, self.memory_steps, self.memory_layers = units, cell, memory_steps, memory_layers
         super().__init__(*spaces, **settings)
 
     def _network(self) -> Any:
@@ -51,9 +59,9 @@ class RecurrentPPOPolicy(PPOPolicy):
                 )
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=self.settings.network)
         chosen = self._distribution()
-        memory = Memory(encoding.features, self.units, self.cell)
+        remembering = memory(encoding.features, self.units, self.cell, self.memory_steps, self.memory_layers)
         return RecurrentNetwork(
-            encoding, memory, ActorCritic(RecurrentEncoder(self.units), chosen, self.settings.hidden)
+            encoding, remembering, ActorCritic(RecurrentEncoder(self.units), chosen, self.settings.hidden)
         )
 
     def _build(self) -> None:

@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 SAC = "tests/policies/test_sac_policy.py::"
 REDQ = "tests/policies/test_redq_policy.py::"
+GATED = "tests/policies/test_gated_transformer.py::"
 TQC = "tests/policies/test_tqc_policy.py::"
 CROSSQ = "tests/policies/test_crossq_policy.py::"
 TD3 = "tests/policies/test_td3_policy.py::"
@@ -210,6 +211,20 @@ FAULTS = [
         "            state = state.masked_fill(begins[first, :, None], 0.0)\n",
         "",
         RECURRENT + "test_the_unroll_equals_one_step_at_a_time",
+    ),
+    Fault(
+        "T8",
+        "flowrl/policies/gated_transformer.py",
+        "(episode[self.steps :, None] == episode) & ",
+        "",
+        GATED + "test_a_step_sees_the_last_ones_of_its_episode_as_in_a_loop",
+    ),
+    Fault(
+        "T8",
+        "flowrl/policies/gated_transformer.py",
+        "place[: self.steps, None] >= self.steps - known",
+        "place[: self.steps, None] > self.steps - known",
+        GATED + "test_it_goes_on_from_a_state",
     ),
     Fault(
         "T8",

@@ -42,7 +42,7 @@ TEXTS: dict[str, Callable[[], list[Any]]] = {
 }
 
 #: Sizes of a memory that the plan refuses; what a sum lacks; and what counts for discrete actions only.
-UNUSED = {"airl_ppo": ["memory_size", "sequence_length"], "vdn": ["mixer_width"]}
+UNUSED = {"airl_ppo": ["memory_size", "memory_steps", "memory_layers", "sequence_length"], "vdn": ["mixer_width"]}
 #: They refuse Munchausen rewards.
 TEAMS = ("qmix", "vdn")
 UNUSED |= {name: ["munchausen_temperature", *UNUSED.get(name, [])] for name in TEAMS}
