@@ -97,6 +97,7 @@ CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 --set eval_ever
 #: Environments of goals, whose mean return is the share of successes, and the settings of HER for plans without it: as
 #: many updates for each env step.
 BITS, POINT = "flowrl.envs.goals:bit_flipping", "flowrl.envs.goals:point_reach"
+SEVENTHS = "DiscretizeAction(7,multidiscrete=True)"  # of each axis
 AS_HER_DQN = f"--set gamma=0.9 --set n_step=1 --set hidden=[256] --set replay_ratio=80 {NUMPY}"
 AS_HER_SAC = (
     "--set gamma=0.95 --set hidden=[64,64] --set learning_rate=1e-3 --set batch_size=128 --set temperature=0.1 "
@@ -253,6 +254,9 @@ TASKS = {
     "dqn-10-bits": Task("dqn", 0.3, 20_000, BITS, f"--env-arg bits=10 {AS_HER_DQN}", control=True),
     "her_dqn-15-bits": Task("her_dqn", 0.9, 150_000, BITS, f"--env-arg bits=15 {NUMPY}", "solved (DI-engine)"),
     "dqn-15-bits": Task("dqn", 0.3, 150_000, BITS, f"--env-arg bits=15 {AS_HER_DQN}", control=True),
+    "her_dqn-point-choices": Task(
+        "her_dqn", 0.9, 20_000, POINT, f"--env-arg radius=0.05 --wrapper {SEVENTHS} --set hidden=[64,64] {NUMPY}"
+    ),
     "her_sac-point": Task("her_sac", 0.9, 20_000, POINT, NUMPY),
     "sac-point": Task("sac", 0.5, 20_000, POINT, AS_HER_SAC, control=True),
     **{

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
+from gymnasium import spaces
 
 from flowrl.engine.plan import Plan
 from flowrl.operators import (
@@ -16,12 +19,10 @@ from flowrl.operators import (
     UpdateTargetNetwork,
 )
 from flowrl.operators.options import NormalizedReplay, NStepReplay
-from flowrl.policies import DQNPolicy
+from flowrl.policies import BranchingDQNPolicy, DQNPolicy
 from flowrl.policies.dqn import EpsilonSettings
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.trainer import ActingConfig, Trainer
-
-policy = DQNPolicy.configured
 
 
 @attrs.define(kw_only=True)
@@ -31,6 +32,12 @@ class Config(DQNPolicy.Settings, EpsilonSettings, NStepReplay, NormalizedReplay,
     hidden: tuple[int, ...] = (128, 128)
     fragment_steps: int = 4
     report_every: int = 500
+
+
+def policy(config: Config, observation_space: Any, action_space: Any) -> DQNPolicy:
+    """The policy for one choice, or for several at once."""
+    kind = BranchingDQNPolicy if isinstance(action_space, spaces.MultiDiscrete) else DQNPolicy
+    return kind.configured(config, observation_space, action_space)
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

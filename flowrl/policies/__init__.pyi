@@ -6,6 +6,7 @@ from flowrl.policies.alphazero import AlphaZeroPolicy as AlphaZeroPolicy
 from flowrl.policies.apex_dqn import ApexDQNPolicy as ApexDQNPolicy
 from flowrl.policies.appo import APPOPolicy as APPOPolicy
 from flowrl.policies.bc import BCPolicy as BCPolicy
+from flowrl.policies.branching import BranchingDQNPolicy as BranchingDQNPolicy
 from flowrl.policies.cql import CQLPolicy as CQLPolicy
 from flowrl.policies.cql import DiscreteCQLPolicy as DiscreteCQLPolicy
 from flowrl.policies.crossq import CrossQPolicy as CrossQPolicy

@@ -126,7 +126,7 @@ def way_out(space: gymnasium.Space[Any]) -> str:
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return served + ("ppo or sac, or the wrapper DiscretizeAction(5)" if bounded(space) else "ppo")
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) and len(space.shape) == 1:
-        return f"{served}ppo"
+        return served + ("dqn or ppo" if isinstance(space, spaces.MultiDiscrete) and not space.start.any() else "ppo")
     return "make it Discrete, or a Box of floats with bounds, with gymnasium.wrappers.TransformAction"
 
 

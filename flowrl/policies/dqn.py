@@ -131,10 +131,14 @@ class DQNPolicy(Policy):
         algorithm: str = "DQN",
         **settings: Any,
     ) -> None:
-        self.actions = actions_of(action_space, algorithm)
+        self.actions = self._count(action_space, algorithm)
         self.head = MeanHead() if head is None else head
         self.epsilon = epsilon
         super().__init__(observation_space, action_space, **settings)
+
+    def _count(self, action_space: gymnasium.Space[Any], algorithm: str) -> int:
+        """The number of values of a state. Raises: ConfigError: the actions do not fit."""
+        return actions_of(action_space, algorithm)
 
     def _build(self) -> None:
         self.model = self._network(self.observation_space).to(self.device)

@@ -323,7 +323,7 @@ class QNetwork(nn.Module):
         hidden = self._features(trunk(obs), **at)
         outputs: torch.Tensor = self._of_each(advantage_of(hidden)).float()  # whatever precision the layers use
         if value_of:
-            mean = valid_mean(outputs, action_mask(obs))
+            mean = self._mean(outputs, action_mask(obs))
             outputs = self._of_each(value_of[0](hidden)).float() + outputs - mean
         return self.head(outputs) if values else outputs
 
@@ -334,6 +334,10 @@ class QNetwork(nn.Module):
     def _features_in_numpy(self) -> Function:
         """The same function on arrays."""
         return lambda hidden: hidden
+
+    def _mean(self, outputs: Any, mask: Any) -> Any:
+        """What a dueling network takes from each action's advantage; tensors or arrays."""
+        return valid_mean(outputs, mask)
 
     def _of_each(self, numbers: Any) -> Any:
         """Reshape `[B, n * K]` to n actions, `[B, n, *head.shape]`; tensors or arrays."""
@@ -351,7 +355,7 @@ class QNetwork(nn.Module):
             hidden = features_of(trunk(obs))
             outputs = self._of_each(advantage_of(hidden))
             if value_of:
-                mean = valid_mean(outputs, action_mask(obs))
+                mean = self._mean(outputs, action_mask(obs))
                 outputs = self._of_each(value_of[0](hidden)) + outputs - mean
             values: Array = values_of(outputs)
             return values

@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 SAC = "tests/policies/test_sac_policy.py::"
 REDQ = "tests/policies/test_redq_policy.py::"
+BRANCHING = "tests/policies/test_branching.py::"
 GATED = "tests/policies/test_gated_transformer.py::"
 TQC = "tests/policies/test_tqc_policy.py::"
 CROSSQ = "tests/policies/test_crossq_policy.py::"
@@ -655,5 +656,26 @@ FAULTS = [
         "        with _one_at_a_time:\n",
         "        if True:\n",
         "tests/policies/test_streams.py::test_a_thread_waits_for_the_end_of_anothers_block",
+    ),
+    Fault(
+        "Q15",
+        "flowrl/policies/branching.py",
+        "outputs_t.mean(1)",
+        "outputs_t.sum(1)",
+        BRANCHING + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "Q3",
+        "flowrl/policies/branching.py",
+        "parts_of(outputs, self.sizes), parts_of(mask, self.sizes)",
+        "parts_of(outputs, self.sizes), parts_of(None, self.sizes)",
+        BRANCHING + "test_the_loss_against_a_loop",
+    ),
+    Fault(
+        "Q8",
+        "flowrl/policies/branching.py",
+        "noise[:, [0, 1 + i]]",
+        "noise[:, [1 + i, 0]]",
+        BRANCHING + "test_one_coin_for_all_choices",
     ),
 ]
