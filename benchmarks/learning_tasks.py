@@ -308,7 +308,7 @@ TASKS = {
             *("ppo", 0.95, 200_000, "flowrl.envs.recall:Recall", f"{RECALL} --set recurrent={memory}{more}"),
             control=memory != "gtrxl",
         )
-        for memory, more in (("gtrxl", " --set memory_steps=96"), ("lstm", ""), ("gru", ""))
+        for memory, more in (("gtrxl", " --set memory_steps=96"), ("lstm", ""))
     },
     "hierarchy-cue": Task("hierarchy", 0.9, 60_000, CUE, f"{LEVELS} --set manager={GRU}", share=0.8),
     "ppo-cue": Task("ppo", 0.9, 60_000, CUE, f"{FLAT} --set recurrent=gru --set memory_size=16", control=True),
