@@ -228,6 +228,7 @@ TASKS = {
         "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
     ),
     "alphazero-four-one_ply": Task("alphazero", 0.95, 160_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
+    "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),

@@ -20,7 +20,7 @@ from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.league import AddSnapshot, RecordGames
 from flowrl.operators.metrics import Report, StandardMetricsReporting
 from flowrl.operators.normalize import DatasetStatistics, GatherStatistics, NormalizeRewards, UpdateStatistics
-from flowrl.operators.replay import MixInReplay, Replay, StoreToReplay, UpdatePriorities
+from flowrl.operators.replay import MixInReplay, Reanalyse, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rewards import CombineRewards, EstimateLogp, EstimateReward, TrainReward
 from flowrl.operators.rollout import ParallelRollouts
 from flowrl.operators.teams import JoinTeam
@@ -35,6 +35,7 @@ from flowrl.operators.train import (
     UpdateKL,
     UpdateTargetNetwork,
 )
+from flowrl.operators.turns import JoinTurns
 from flowrl.operators.unrolls import Episodes, Unroll
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "HindsightRelabel",
     "InitialState",
     "JoinTeam",
+    "JoinTurns",
     "KeepOneStep",
     "MixInDemonstrations",
     "MixInReplay",
@@ -78,6 +80,7 @@ __all__ = [
     "OfflineRows",
     "ParallelRollouts",
     "PolicyActions",
+    "Reanalyse",
     "Record",
     "RecordGames",
     "Replay",

@@ -22,7 +22,8 @@ from flowrl.operators.batches import CollectBatches, ScaleRewards, SplitBatch
 from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, UpdatePriorities
 from flowrl.operators.train import ApplyGradients, AverageGradients, ComputeGradients, UpdateKL
-from flowrl.operators.unrolls import Unroll
+from flowrl.operators.turns import JoinTurns
+from flowrl.operators.unrolls import Episodes, Unroll
 from flowrl.policies.recurrent import Cell, MemorySettings
 from flowrl.schedules import NumberOrSchedule, schedule
 from flowrl.settings import (
@@ -468,6 +469,19 @@ class JudgeSettings(Settings):
         "whom evaluations meet, from either side in turn: a run, a policy file, or random, one_ply or perfect, see "
         "Games; None: the learner plays itself",
     )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Turns(Option):
+    """Games for two, who move in turn: a learner of consecutive moves gets those of both."""
+
+    def edit(self: Any, plan: Plan, workers: Any) -> Plan:
+        """See `Option.edit`."""
+        if self.longest_game is not None and not has(plan, JoinTurns):
+            for path in rollouts_of(plan):
+                plan = plan.insert_after(path, JoinTurns())
+                plan = plan.insert_after(path, Episodes())
+        return plan
 
 
 @attrs.frozen(kw_only=True, slots=False)

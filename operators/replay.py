@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
+import numpy as np
 
 from flowrl.data import Batch, MixedReplay, PrioritizedReplayBuffer, ReplayActors, Store
 from flowrl.data.columns import PLACE
 from flowrl.data.replay.base import PADDED
 from flowrl.data.replay.rate_limiter import INSERT_BATCH
+from flowrl.data.replay.segments import SpanReplayBuffer
 from flowrl.engine.context import Context
 from flowrl.engine.futures import Future
 from flowrl.engine.operator import context, operator, runtime, state
@@ -18,6 +20,7 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
 from flowrl.engine.stages import BLOCKED, WAITING, Signal
 from flowrl.errors import PlanError, SchemaError
+from flowrl.policies.protocols import OwnsPolicy, Reanalyses
 
 #: Words for rewards that are no longer raw, and why they must not be stored.
 NOT_RAW = {
@@ -239,6 +242,45 @@ class UpdatePriorities:
         places = {name: of[name] for name in PLACE if name in of}
         self.context.count("outdated", self.buffer.update_priorities(**places, priority=of.priority))
         return {name: value for name, value in scalars.items() if name != "priorities"}
+
+
+def _of_spans(op: Any, attribute: Any, buffer: Any) -> None:
+    if not isinstance(buffer, SpanReplayBuffer):
+        raise PlanError(f"{type(op).__name__} replaces columns of a SequenceReplayBuffer, got {buffer!r}")
+
+
+@operator
+class Reanalyse:
+    """Searches drawn steps again with the newest weights, and replaces what the buffer has of their searches.
+
+    Counts: reanalysed (steps), outdated (those overwritten since they were drawn, P4).
+    Records: value_shift, the mean change of the searched value.
+    Source: Schrittwieser et al. 2021, "Online and offline reinforcement learning by planning with a learned model".
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ("obs", "search_policy", "search_value", "index", "generation", "mask")
+    workers: OwnsPolicy = attrs.field()
+    buffer: SpanReplayBuffer = attrs.field(validator=_of_spans)
+    context: Context = context()
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(policy := self.workers.policy, Reanalyses):
+            raise PlanError(f"Reanalyse: {type(policy).__name__} does not search, so nothing can be searched again")
+
+    @property
+    def back_to(self) -> SpanReplayBuffer:
+        return self.buffer
+
+    def __call__(self, drawn: Batch) -> Batch:
+        real = drawn["mask"] != 0
+        before = drawn["search_value"][real]
+        found = self.workers.policy.reanalysed(drawn.select(["obs"])[real]["obs"])
+        fresh = drawn.select(list(found)).map(np.copy)
+        fresh[real] = Batch(found)
+        self.context.count("outdated", self.buffer.replace(drawn, fresh))
+        self.context.count("reanalysed", int(real.sum()))
+        self.context.record("value_shift", float(np.abs(found["search_value"] - before).mean()))
+        return drawn
 
 
 @operator

@@ -31,6 +31,7 @@ from flowrl.plans import league as _league
 from flowrl.plans import mappo as _mappo
 from flowrl.plans import marwil as _marwil
 from flowrl.plans import masac as _masac
+from flowrl.plans import muzero as _muzero
 from flowrl.plans import ppo as _ppo
 from flowrl.plans import pqn as _pqn
 from flowrl.plans import qmix as _qmix
@@ -1285,6 +1286,55 @@ class MASAC(_masac.MASAC):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_MASAC],
+    ) -> None: ...
+
+class _MuZero(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    considered_actions: int
+    epsilon_end: float
+    epsilon_start: float | str | list[list[float]]
+    epsilon_steps: int
+    eval_opponent: str | None
+    eval_simulations: int | None
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    latent_size: int
+    learning_rate: float | str | list[list[float]]
+    learning_rate_end: float | None
+    learning_starts: int
+    longest_game: int | None
+    n_step: int
+    normalize_obs: bool
+    overlap: int
+    q_scale: float
+    reanalysed_sequences: int
+    replay_ratio: float
+    report_every: int
+    reward_coef: float
+    schedule_steps: int | None
+    sequence_length: int
+    simulations: int
+    support_size: int
+    unroll_steps: int
+    value_coef: float
+    visit_offset: float
+
+class MuZero(_muzero.MuZero):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_MuZero],
     ) -> None: ...
 
 class _PPO(_Settings, total=False):

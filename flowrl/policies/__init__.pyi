@@ -24,6 +24,7 @@ from flowrl.policies.marwil import MARWILPolicy as MARWILPolicy
 from flowrl.policies.masac import MASACPolicy as MASACPolicy
 from flowrl.policies.masks import action_mask as action_mask
 from flowrl.policies.masks import masked as masked
+from flowrl.policies.muzero import MuZeroPolicy as MuZeroPolicy
 from flowrl.policies.normalize import Normalizer as Normalizer
 from flowrl.policies.policies import Policies as Policies
 from flowrl.policies.policy import Policy as Policy

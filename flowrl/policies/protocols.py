@@ -107,6 +107,15 @@ class HasStatistics(Protocol):
 
 
 @runtime_checkable
+class Reanalyses(Protocol):
+    """It searches, and can do so again where it has acted before."""
+
+    def reanalysed(self, obs: Any, /) -> Mapping[str, Array]:
+        """The columns of searches from observations `[B, ...]` with the newest weights, as acting adds them."""
+        ...
+
+
+@runtime_checkable
 class ExploresByWorker(Protocol):
     """Workers collect differently."""
 

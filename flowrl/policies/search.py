@@ -1,17 +1,78 @@
-"""Monte-Carlo tree search over the moves of a game, in many positions at once."""
+"""Monte-Carlo tree search over actions, in many states at once: with the rules of a game, or with a learned model."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from flowrl.envs.games.model import GameModel
+from flowrl.policies.masks import masked
 from flowrl.policies.sampling import Array
 
 Evaluate = Callable[[Array], tuple[Array, Array]]
 """What a network thinks of states `[N, ...]`: the prior of each move `[N, A]`, and the value for who moves `[N]`."""
+
+Choose = Callable[[Array, Array], Array]
+"""The actions `[W]` that a simulation takes in these rows of a `Forest`, of these trees."""
+
+
+class Forest:
+    """Search trees side by side, one for each root: node k of a tree is row `k * trees + tree` of the arrays.
+
+    So each simulation fills the next rows. `visits` and `value`, the mean of what simulations through an action came
+    to, are those of the actions of each row.
+    """
+
+    def __init__(self, trees: int, actions: int, simulations: int) -> None:
+        self.trees, self.actions, self.rows = trees, actions, (simulations + 1) * trees
+        self.visits, self.total, self.value = (np.zeros((self.rows, actions)) for _ in range(3))
+        self.reward = np.zeros(self.rows * actions)  # by edge, that is row * actions + action
+        self._child = np.full(self.rows * actions, -1)
+        self._every = np.arange(trees)
+
+    def walk(self, choose: Choose) -> list[tuple[Array, Array]]:
+        """Follow the actions that `choose` takes from the roots, up to those that lead nowhere yet.
+
+        Returns: By depth, the trees that are still on their way, and the edges that they take.
+        """
+        walking, row = self._every, self._every
+        path = []
+        while len(walking):
+            edge = row * self.actions + choose(row, walking)
+            path.append((walking, edge))
+            row = self._child.take(edge)
+            on = row >= 0
+            walking, row = walking[on], row[on]
+        return path
+
+    def last(self, path: list[tuple[Array, Array]]) -> Array:
+        """The last edge of each tree's path `[trees]`."""
+        last = np.empty(self.trees, np.int64)
+        for walking, edge in path:
+            last[walking] = edge
+        return last
+
+    def grow(self, first: int, edge: Array, reward: Array, over: Array | None = None) -> None:
+        """Let these edges lead to the rows from `first` on, except where all is over."""
+        self.reward[edge] = reward
+        child = self._every + first
+        self._child[edge] = child if over is None else np.where(over, -1, child)
+
+    def back_up(self, path: list[tuple[Array, Array]], found: Array, discount: float) -> None:
+        """Count what each tree `found` at the end of its path for all edges on the way: G = r + discount · G."""
+        gained, gains = found.astype(np.float64), []
+        for walking, edges in reversed(path):
+            gain = self.reward.take(edges) + discount * gained.take(walking)
+            gained[walking] = gain
+            gains.append(gain)
+        edge, gain = np.concatenate([edges for _, edges in reversed(path)]), np.concatenate(gains)
+        total, visits, value = (each.reshape(-1) for each in (self.total, self.visits, self.value))
+        total[edge] = summed = total.take(edge) + gain  # a tree takes an edge once
+        visits[edge] = count = visits.take(edge) + 1
+        value[edge] = summed / count
 
 
 class Searched(NamedTuple):
@@ -46,46 +107,178 @@ def tree_search(
     Source: Silver et al. 2018, "A general reinforcement learning algorithm that masters chess, shogi, and Go through
     self-play", Methods, "Search"; Rosin 2011, "Multi-armed bandits with episode context", for the bound.
     """
-    trees, nodes, actions = len(roots), simulations + 1, model.actions
-    every = np.arange(trees)
-    # A tree's node k is row k * trees + tree, so that each simulation fills the next rows.
-    states = np.empty((nodes * trees, *roots.shape[1:]), roots.dtype)
-    priors = np.empty((nodes * trees, actions))
-    value = np.empty((nodes * trees, actions))  # Q, or -inf where a move is illegal
-    total, visits = np.zeros((nodes * trees, actions)), np.zeros((nodes * trees, actions))
-    child = np.full(nodes * trees * actions, -1)
-    totals, values, counts = total.reshape(-1), value.reshape(-1), visits.reshape(-1)
+    trees, actions = len(roots), model.actions
+    forest = Forest(trees, actions, simulations)
+    states = np.empty((forest.rows, *roots.shape[1:]), roots.dtype)
+    priors = np.empty((forest.rows, actions))
 
-    def add(rows: slice, found: Array, prior: Array) -> None:
+    def add(first: int, found: Array, prior: Array) -> None:
+        rows = slice(first, first + trees)
         states[rows], priors[rows] = found, prior
-        value[rows] = np.where(model.legal(found), 0.0, -np.inf)
+        forest.value[rows] = np.where(model.legal(found), 0.0, -np.inf)
 
-    add(slice(trees), roots, evaluate(roots)[0] if prior is None else prior)
-    for new in range(trees, nodes * trees, trees):
-        rows = slice(new, new + trees)
-        walking, node = every, every
-        last, depth = np.empty(trees, np.int64), np.zeros(trees, np.int64)
-        path = []
-        while len(walking):
-            tried = visits.take(node, 0)
-            bonus = priors.take(node, 0) * (c_puct * np.sqrt(1.0 + tried.sum(1, keepdims=True))) / (1.0 + tried)
-            edge = node * actions + (value.take(node, 0) + bonus).argmax(1)
-            path.append((walking, edge))
-            last[walking], depth[walking] = edge, len(path)
-            node = child.take(edge)
-            on = node >= 0
-            walking, node = walking[on], node[on]
+    def choose(row: Array, walking: Array) -> Array:
+        tried = forest.visits.take(row, 0)
+        bonus = priors.take(row, 0) * (c_puct * np.sqrt(1.0 + tried.sum(1, keepdims=True))) / (1.0 + tried)
+        best: Array = (forest.value.take(row, 0) + bonus).argmax(1)
+        return best
+
+    add(0, roots, evaluate(roots)[0] if prior is None else prior)
+    for new in range(trees, forest.rows, trees):
+        path = forest.walk(choose)
+        last = forest.last(path)
         found, gain, over = model.play(states.take(last // actions, 0), last % actions)
         prior_there, value_there = evaluate(found)
-        add(rows, found, prior_there)
-        child[last] = np.where(over, -1, every + new)
-        # What each simulation is worth to who made its last move, then with a sign for each move on the way.
-        worth = np.where(over, gain, -value_there)
-        moves = np.concatenate([edges for _, edges in path])
-        whose = np.concatenate([whose_edges for whose_edges, _ in path])
-        at = np.repeat(np.arange(1, len(path) + 1), [len(edges) for _, edges in path])
-        totals[moves] += np.where((depth[whose] - at) % 2, -worth[whose], worth[whose])
-        counts[moves] += 1
-        values[moves] = totals[moves] / counts[moves]
-    of_root = np.where(model.legal(roots), visits[:trees], 0.0)
-    return Searched(of_root.astype(np.int64), total[:trees].sum(1) / simulations)
+        add(new, found, prior_there)
+        forest.grow(new, last, np.where(over, gain, 0.0), over)
+        forest.back_up(path, np.where(over, 0.0, value_there), discount=-1.0)
+    visits = np.where(model.legal(roots), forest.visits[:trees], 0.0)
+    return Searched(visits.astype(np.int64), forest.total[:trees].sum(1) / simulations)
+
+
+class Imagined(NamedTuple):
+    """States in a learned model `[N, ...]`, and what it thinks of them: the reward on the way there, logits, value."""
+
+    latent: Array
+    reward: Array
+    logits: Array
+    value: Array
+
+
+Imagine = Callable[[Array, Array], Imagined]
+"""The states that follow latent states `[N, L]` after actions `[N]`, in a learned model."""
+
+
+class Planned(NamedTuple):
+    """What `gumbel_search` found at its roots: the action to take, an improved policy, its value, and visits."""
+
+    action: Array  #: `[N]`
+    policy: Array  #: `[N, A]`, of probabilities
+    value: Array  #: `[N]`
+    visits: Array  #: `[N, A]`
+
+
+def gumbel_search(
+    root: Imagined,
+    imagine: Imagine,
+    *,
+    simulations: int,
+    discount: float,
+    considered: int = 16,
+    gumbel: Array | None = None,
+    legal: Array | None = None,
+    visit_offset: float = 50.0,
+    q_scale: float = 0.1,
+) -> Planned:
+    """Search in a learned model from each root alone; every simulation imagines one state of each tree at once.
+
+    At the root, the `considered` actions of the largest g(a) + logit(a) are sampled without replacement, g being Gumbel
+    noise; sequential halving then spends the simulations on ever fewer of them, those of the largest
+
+        g(a) + logit(a) + σ(q(a))    with    σ(q) = (visit_offset + max_b N(b)) · q_scale · q
+
+    The best of those with the most visits is the action. Below the root, a simulation takes the action of the largest
+    π'(a) − N(a) / (1 + Σ_b N(b)), where π' = softmax(logit + σ(q)) is the improved policy there. In σ, q is scaled to
+    0 .. 1 among the actions of a state; of an action without visits it is a mix of the network's value v and of the
+    actions that have some:
+
+        v_mix = (v + Σ_b N(b) · Σ_b∈visited p(b) q(b) / Σ_b∈visited p(b)) / (1 + Σ_b N(b))
+
+    Args:
+        discount: Of the value after a step; −1 where the agents of a game for two take turns and values are those of
+            who moves.
+        gumbel: `[N, A]`; None: no noise, so that the action is the best one found.
+        legal: bool `[N, A]`, of the roots; None: all actions. In imagined states all are tried.
+
+    Returns: `policy` is π' of the root, which is 0 where an action is not legal, and `value` = Σ_a π'(a) q(a). Visits
+        sum to the simulations, of legal actions alone (K2). A row depends on its own root alone, as far as `imagine`
+        does (K1).
+
+    Source: Danihelka et al. 2022, "Policy improvement by planning with Gumbel", sections 2 to 5, appendix D. There q is
+    scaled by the extremes of the whole tree; scaled in each state, as in DeepMind's mctx, a small difference between
+    good actions counts although the tree has bad ones.
+    """
+    trees, actions = root.logits.shape
+    forest = Forest(trees, actions, simulations)
+    latent = np.empty((forest.rows, *root.latent.shape[1:]), root.latent.dtype)
+    logits, value = np.empty((forest.rows, actions)), np.empty(forest.rows)
+
+    def add(first: int, found: Imagined) -> None:
+        rows = slice(first, first + trees)
+        latent[rows], logits[rows], value[rows] = found.latent, found.logits, found.value
+
+    def improved(row: Array) -> tuple[Array, Array, Array, Array]:
+        """Of these rows: visits, completed q, σ of it, and the improved policy."""
+        visits, own = forest.visits.take(row, 0), logits.take(row, 0)
+        tried, total = visits > 0, visits.sum(1, keepdims=True)
+        prior = softmax(own) * tried
+        mean = (prior * forest.value.take(row, 0)).sum(1, keepdims=True) / np.maximum(prior.sum(1, keepdims=True), TINY)
+        mixed = (value.take(row)[:, None] + total * mean) / (1.0 + total)
+        q = np.where(tried, forest.value.take(row, 0), mixed)
+        low = q.min(1, keepdims=True)
+        scaled = (q - low) / np.maximum(q.max(1, keepdims=True) - low, TINY)
+        sigma = (visit_offset + visits.max(1, keepdims=True)) * q_scale * scaled
+        return visits, q, sigma, softmax(own + sigma)
+
+    def choose(row: Array, tree: Array) -> Array:
+        visits, _, sigma, policy = improved(row)
+        if row[0] < trees:  # all are at their roots
+            score = np.where((visits == turn) & allowed, noisy + sigma, -np.inf)
+        else:
+            score = policy - visits / (1.0 + visits.sum(1, keepdims=True))
+        best: Array = score.argmax(1)
+        return best
+
+    allowed = np.ones((trees, actions), bool) if legal is None else legal
+    add(0, root._replace(logits=masked(root.logits, legal)))
+    noisy = logits[:trees] if gumbel is None else logits[:trees] + gumbel
+    counts = np.minimum(allowed.sum(1), considered).tolist()
+    turns = np.array([halving(count, simulations) for count in counts])
+    for number, new in enumerate(range(trees, forest.rows, trees)):
+        turn = turns[:, [number]]
+        path = forest.walk(choose)
+        last = forest.last(path)
+        found = imagine(latent.take(last // actions, 0), last % actions)
+        add(new, found)
+        forest.grow(new, last, found.reward)
+        forest.back_up(path, found.value, discount)
+    visits, q, sigma, policy = improved(np.arange(trees))
+    finalist = (visits == visits.max(1, keepdims=True)) & allowed
+    action = np.where(finalist, noisy + sigma, -np.inf).argmax(1)
+    return Planned(action, policy, (policy * q).sum(1), np.where(allowed, visits, 0.0).astype(np.int64))
+
+
+#: Keeps sums of probabilities that are 0 from being divided by.
+TINY = 1e-30
+
+
+def softmax(scores: Array) -> Array:
+    """Probabilities `[N, A]`."""
+    likely = np.exp(scores - scores.max(1, keepdims=True))
+    shares: Array = likely / likely.sum(1, keepdims=True)
+    return shares
+
+
+@functools.cache
+def halving(considered: int, simulations: int) -> tuple[int, ...]:
+    """Sequential halving: how many visits the action has that each simulation tries.
+
+    With equally many simulations in each round, all `considered` actions take turns in the first round, then the better
+    half of them, down to two.
+
+    Source: Karnin et al. 2013, "Almost optimal exploration in multi-armed bandits"; Danihelka et al. 2022, figure 1.
+
+    >>> halving(4, 8)
+    (0, 0, 0, 0, 1, 1, 2, 2)
+    """
+    if considered <= 1:
+        return tuple(range(simulations))
+    rounds, left = int(np.ceil(np.log2(considered))), considered
+    turns: list[int] = []
+    visits = 0
+    while len(turns) < simulations:
+        for _ in range(max(1, simulations // (rounds * left))):
+            turns += [visits] * left
+            visits += 1
+        left = max(2, left // 2)
+    return tuple(turns[:simulations])

@@ -27,6 +27,7 @@ OPTIONS = "tests/policies/test_learner_options.py::"
 EXPORT = "tests/policies/test_export.py::"
 SCHEDULES = "tests/test_schedules.py::"
 SEARCH = "tests/policies/test_search.py::"
+MUZERO = "tests/policies/test_muzero_policy.py::"
 
 NOT_FINITE = "tests/policies/test_not_finite.py::"
 
@@ -34,16 +35,58 @@ FAULTS = [
     Fault(
         "K1",
         "flowrl/policies/search.py",
-        "np.where(over, -1, every + new)",
-        "np.where(over, -1, new)",
+        "child = self._every + first",
+        "child = self._every * 0 + first",
         SEARCH + "test_a_result_does_not_depend_on_what_is_searched_beside_it",
     ),
     Fault(
         "K2",
         "flowrl/policies/search.py",
-        "np.where(model.legal(roots), visits[:trees], 0.0)",
-        "visits[:trees]",
+        "np.where(model.legal(roots), forest.visits[:trees], 0.0)",
+        "forest.visits[:trees]",
         SEARCH + "test_a_position_that_nobody_is_to_move_in_has_no_visits",
+    ),
+    Fault(
+        "K3",
+        "flowrl/policies/search.py",
+        "q = np.where(tried, forest.value.take(row, 0), mixed)",
+        "q = forest.value.take(row, 0)",
+        SEARCH + "test_a_learned_model_is_searched_as_a_recursion_over_one_tree_does",
+    ),
+    Fault(
+        "K3",
+        "flowrl/policies/search.py",
+        "left = max(2, left // 2)",
+        "left = left",
+        SEARCH + "test_halving_spends_all_simulations_on_ever_fewer_actions",
+    ),
+    Fault(
+        "K4",
+        "flowrl/policies/muzero.py",
+        "known |= (np.arange(padded + 1)[:, None] > last) & over",
+        "known |= np.arange(padded + 1)[:, None] > last",
+        MUZERO + "test_targets_are_those_of_an_obvious_loop",
+    ),
+    Fault(
+        "K4",
+        "flowrl/policies/muzero.py",
+        "latents.append(0.5 * latent + 0.5 * latent.detach())",
+        "latents.append(latent)",
+        MUZERO + "test_each_step_of_the_model_halves_the_gradient",
+    ),
+    Fault(
+        "K5",
+        "flowrl/data/replay/segments.py",
+        "self._rings.replace(slots[real & there], columns[real & there])",
+        "self._rings.replace(slots[real], columns[real])",
+        "tests/operators/test_reanalyse.py::test_what_a_search_finds_again_replaces_the_old_where_it_is_still_stored",
+    ),
+    Fault(
+        "K6",
+        "operators/turns.py",
+        'moves["reward"] = np.where(last, moves["reward"], 0)',
+        'moves["reward"] = moves["reward"] + 0 * last',
+        "tests/operators/test_reanalyse.py::test_seats_of_games_become_games_of_moves_in_turn",
     ),
     Fault(
         "X1",

@@ -14,9 +14,9 @@ from gymnasium import spaces
 
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
-from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer
+from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer, SequenceReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
-from flowrl.policies import BCPolicy, DQNPolicy, PPOPolicy, R2D2Policy
+from flowrl.policies import BCPolicy, DQNPolicy, MuZeroPolicy, PPOPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -115,6 +115,25 @@ def of_a_team() -> list[Batch]:
     return [batch.replace(**one, terminated=never, truncated=never) for batch in fragments()]
 
 
+def of_games() -> list[Batch]:
+    """Whole games of one seat's turn each."""
+    ends = np.arange(3)[:, None] == [2, 2]
+    return [batch.replace(terminated=ends, mask=~np.zeros((3, 2), bool)) for batch in of_a_team()]
+
+
+def searched() -> SequenceReplayBuffer:
+    """Sequences whose steps were searched."""
+    buffer = SequenceReplayBuffer(60, length=2, seed=1)
+    for batch in fragments():
+        policy = np.full((*batch.reward.shape, 2), 0.5, np.float32)
+        buffer.add(batch.replace(search_policy=policy, search_value=batch.reward.astype(np.float32)))
+    return buffer
+
+
+def searching() -> WorkerSet:
+    return WorkerSet("CartPole-v1", lambda *spaces: MuZeroPolicy(*spaces, hidden=(4,), device="cpu"))
+
+
 def extra_rewards() -> list[Batch]:
     return [batch.replace(obs_reward=batch.obs[..., 0]) for batch in fragments()]
 
@@ -191,10 +210,12 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
     "InitialState": (lambda _: ops.InitialState(with_a_memory()), fragments, "for_each"),
     "JoinTeam": (lambda _: ops.JoinTeam(["left", "right"]), of_a_team, "for_each"),
+    "JoinTurns": (lambda _: ops.JoinTurns(), of_games, "for_each"),
     "KeepOneStep": (lambda _: ops.KeepOneStep(0.9), fragments, "for_each"),
     "MixInReplay": (lambda _: ops.MixInReplay(2, 1.5), fragments, "combine"),
     "NStep": (lambda _: ops.NStep(2, 0.9), fragments, "for_each"),
     "NormalizeRewards": (lambda _: ops.NormalizeRewards(normalizing()), fragments, "for_each"),
+    "Reanalyse": (lambda _: ops.Reanalyse(searching(), searched()), lambda: [searched().sample(3)] * 3, "for_each"),
     "Record": (lambda path: ops.Record(path / "data", overwrite=True), fragments, "for_each"),
     "ScaleRewards": (lambda _: ops.ScaleRewards(0.5), many_agents, "for_each"),
     "OfPolicy": (lambda _: ops.OfPolicy("default_policy"), many_agents, "combine"),

@@ -78,6 +78,27 @@ SMALL: dict[str, dict[str, Any]] = {
         "report_every": 20,
         "device": "cpu",
     },
+    "muzero": {
+        "hidden": (16,),
+        "latent_size": 8,
+        "support_size": 4,
+        "simulations": 4,
+        "unroll_steps": 2,
+        "n_step": 3,
+        "sequence_length": 4,
+        "overlap": 2,
+        "envs_per_worker": 2,
+        "fragment_steps": 5,
+        "batch_size": 4,
+        "reanalysed_sequences": 2,
+        "epsilon_steps": 200,
+        "learning_starts": 30,
+        "buffer_size": 100,  # wraps during the tests
+        "replay_ratio": 2.0,
+        "schedule_steps": 200,
+        "report_every": 20,
+        "device": "cpu",
+    },
     "alphazero": {
         "hidden": (16,),
         "simulations": 4,
@@ -216,6 +237,15 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 
+SMALL["muzero turns"] = {
+    **SMALL["muzero"],
+    "env": "flowrl:tic_tac_toe",
+    "longest_game": 9,
+    "gamma": 1.0,
+    "sequence_length": 9,
+    "n_step": 8,
+    "buffer_size": 60,
+}
 SMALL["masac"] = {**SMALL["qmix"], "random_steps": 30}
 del SMALL["masac"]["mixer_width"]
 SMALL["redq"] = {**SMALL["sac"], "critics": 3, "policy_delay": 2}
@@ -335,6 +365,7 @@ KINDS += (
     "iql",
     "td3_bc",
     "alphazero",
+    "muzero",
     "pqn",
     "trpo",
 )

@@ -9,8 +9,8 @@ import pytest
 
 from flowrl.envs.games import GameModel, make
 from flowrl.policies.sampling import Array
-from flowrl.policies.search import Evaluate, tree_search
-from tests.policies import one_tree
+from flowrl.policies.search import Evaluate, Imagined, gumbel_search, halving, tree_search
+from tests.policies import one_gumbel_tree, one_tree
 
 GAMES = ("tic_tac_toe", "connect_four")
 
@@ -113,3 +113,72 @@ def test_a_prior_of_the_root_is_that_of_the_root_alone() -> None:
     found = tree_search(model, start, no_opinion, simulations=20, c_puct=1.0, prior=only)
     assert found.visits[0].argmax() == 7
     assert found.visits[0, 7] > 15
+
+
+# -- with a learned model
+
+
+def learned(actions: int, seed: int = 0) -> Any:
+    """A model with latent states of 3 numbers, by sums that do not depend on other rows."""
+    draw = np.random.default_rng(seed)
+    moved, thought = draw.normal(size=(3 + actions, 4)), draw.normal(size=(3, actions + 1))
+
+    def seen(latent: Array, reward: Array) -> Imagined:
+        outputs = (latent[:, :, None] * thought).sum(1)
+        return Imagined(latent, reward, outputs[:, :-1], outputs[:, -1])
+
+    def imagine(latent: Array, action: Array) -> Imagined:
+        after = np.tanh((np.concatenate([latent, np.eye(actions)[action]], 1)[:, :, None] * moved).sum(1))
+        return seen(after[:, :3], after[:, 3])
+
+    return lambda latent: seen(latent, np.zeros(0)), imagine
+
+
+@pytest.mark.parametrize(
+    ("actions", "simulations", "considered", "discount"),
+    [(2, 8, 16, 0.99), (2, 1, 16, 0.9), (5, 16, 4, 0.9), (9, 30, 16, -1.0), (9, 13, 3, -1.0), (6, 40, 1, 0.5)],
+)
+def test_a_learned_model_is_searched_as_a_recursion_over_one_tree_does(
+    actions: int, simulations: int, considered: int, discount: float
+) -> None:
+    """K2, K3: the same visits, action, improved policy and value; of legal actions alone, which differ in number."""
+    draw, (look, imagine) = np.random.default_rng(1), learned(actions)
+    roots, gumbel = look(draw.normal(size=(20, 3))), draw.gumbel(size=(20, actions))
+    legal = draw.random((20, actions)) < 0.6
+    legal[np.arange(20), draw.integers(actions, size=20)] = True
+    how = {"simulations": simulations, "discount": discount, "considered": considered}
+    found = gumbel_search(roots, imagine, gumbel=gumbel, legal=legal, **how)
+    for row in range(20):
+        root = look(roots.latent[[row]])
+        able = np.flatnonzero(legal[row]).tolist()
+        alone = one_gumbel_tree.search(root, imagine, simulations, discount, considered, gumbel[row], able)
+        action, policy, value, visits = alone
+        assert found.visits[row].tolist() == visits
+        assert found.action[row] == action
+        assert found.policy[row] == pytest.approx(policy)
+        assert found.value[row] == pytest.approx(value)
+    assert (found.visits.sum(1) == simulations).all()
+    assert not found.visits[~legal].any()
+    assert not found.policy[~legal].any()
+
+
+def test_a_result_in_a_learned_model_does_not_depend_on_what_is_searched_beside_it() -> None:
+    """K1: searched alone, in another order, or twice."""
+    look, imagine = learned(4)
+    latent = np.random.default_rng(2).normal(size=(8, 3))
+    together = gumbel_search(look(latent), imagine, simulations=20, discount=0.9)
+    for rows in ([3], [7, 0], [2, 2, 5]):
+        apart = gumbel_search(look(latent[rows]), imagine, simulations=20, discount=0.9)
+        for one, all_of_them in zip(apart, together):
+            assert (one == all_of_them[rows]).all()
+
+
+def test_halving_spends_all_simulations_on_ever_fewer_actions() -> None:
+    """K3: figure 1 of Danihelka et al. 2022, of 16 actions and 200 simulations, whose rounds have 16, 8, 4 and 2."""
+    turns = halving(16, 200)
+    visits = [sum(turn >= 0 for turn in turns[:48]) // 16]  # of 3 turns of 16, as 200 // (4 * 16) are
+    assert visits == [3]
+    assert len(turns) == 200
+    for number in range(max(turns)):  # with its n-th visit an action is one of ever fewer
+        assert turns.count(number) >= turns.count(number + 1)
+    assert [turns.count(number) for number in (0, 3, 9, 21)] == [16, 8, 4, 2]

@@ -208,6 +208,15 @@ class Rings:
             chosen = [leaf for name in names for leaf in under(name, self._leaves)]
         return nested(self._in_use.take(slot, tuple(chosen), new))
 
+    def replace(self, slot: Index, columns: Batch) -> None:
+        """Replace columns `[B, ...]` of the rows in slots. Raises: SchemaError for those that are not stored so."""
+        for name, column in columns.items():
+            stored = self._in_use.arrays.get((name,))
+            if stored is None or stored.shape[1:] != column.shape[1:]:
+                held = "there is none" if stored is None else f"it has {list(stored.shape[1:])} for each row"
+                raise SchemaError(f"cannot replace the column {name!r} by {describe(column)}: {held}")
+            stored[slot] = column
+
     def next_obs(self, slot: Index, new: New = np.empty) -> Any:
         """The observation that each slot's step arrived in."""
         if self.store_next_obs:

@@ -259,6 +259,23 @@ class SpanReplayBuffer(ReplayBuffer):
             self._samples = before + real_steps(drawn)
             return drawn
 
+    def replace(self, drawn: Batch, columns: Batch) -> int:
+        """Replace columns `[T, B, ...]` of the steps of spans that were drawn; returns how many steps are gone (P4).
+
+        Args:
+            drawn: A sample of this buffer, whose steps with a `mask` are replaced.
+            columns: New values of stored columns; a dtype or a shape per step does not change.
+
+        Raises: SchemaError for a column that is not stored, or has other shapes.
+        """
+        with self._lock:
+            index, generation = drawn["index"][0], drawn["generation"][0]
+            slots, _ = self._rings.following(index, len(drawn["index"]))
+            there = self._rings.generation(index) == generation
+            real = np.asarray(drawn["mask"] != 0)
+            self._rings.replace(slots[real & there], columns[real & there])
+            return int((real & ~there).sum())
+
     def schema(self, given: Schema) -> Schema:
         """See `ReplayBuffer.schema`."""
         return self._schema(given, "T", "N").having(self.span, mask="bool[T, N]")

@@ -1,0 +1,82 @@
+"""Turns: the moves of both agents of a game, in the order in which they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from flowrl.data import Batch
+from flowrl.data.columns import ENDS
+from flowrl.data.steps import real_rows
+from flowrl.data.trajectories import side_by_side
+from flowrl.engine.context import Context
+from flowrl.engine.operator import context, operator
+from flowrl.engine.schema import Schema
+from flowrl.errors import SchemaError
+
+#: The columns that identify a seat's turn, and what it saw at its next one.
+_OF_SEATS = ("worker", "env_id", "episode_id", "agent", "t", "next_obs", "next_value")
+
+
+@operator
+class JoinTurns:
+    """Whole episodes of the seats of games for two, `[T, seats, ...]`, as games, `[T, games, ...]`, of moves in turn.
+
+    The `reward` of a move is what it gains who makes it, at the end of the game; what it costs the other, who moves
+    next, is that with the opposite sign. So only the last move of a game has a reward and an end.
+
+    Emits: games side by side, padded (`mask` 0). Counts: games_dropped, those that a fault has cut.
+    Raises: SchemaError for agents that do not move in turn, the first one first.
+
+    >>> seats = Batch(reward=[[0.0, -1.0], [1.0, 0.0]], action=[[4, 0], [8, 0]], agent=[[0, 1], [0, 1]],
+    ...               env_id=[[0, 0], [0, 0]], episode_id=[[0, 0], [0, 0]], t=[[0, 0], [1, 0]],
+    ...               terminated=[[False, True], [True, False]], truncated=[[False] * 2] * 2, mask=[[1, 1], [1, 0]])
+    >>> games = JoinTurns()(seats)
+    >>> games.action.T, games.reward.T, games.terminated.T
+    (array([[4, 0, 8]]), array([[0., 0., 1.]]), array([[False, False,  True]]))
+    """
+
+    requires: ClassVar[Mapping[str, str]] = {
+        "episodes": "put Episodes() before it, so that games are whole",
+        "agent": "collect in a game for two",
+        **dict.fromkeys(("reward", "env_id", "episode_id", "t", *ENDS), ""),
+    }
+    provides = ("mask", "episodes")
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return given.without(*_OF_SEATS)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The games of which this batch has both seats."""
+        rows = real_rows(batch.to_numpy())
+        order = np.lexsort((rows["agent"], rows["t"], rows["episode_id"], rows["env_id"]))
+        moves = rows[order]
+        game = np.stack([moves["env_id"], moves["episode_id"]], 1)
+        begins = np.flatnonzero(np.r_[True, (game[1:] != game[:-1]).any(1)]) if len(moves) else np.zeros(0, np.int64)
+        games = [each for each in np.split(np.arange(len(moves)), begins[1:]) if self._whole(moves, each)]
+        last = np.zeros(len(moves), bool)
+        last[[each[-1] for each in games]] = True
+        moves["reward"] = np.where(last, moves["reward"], 0)
+        for name in ENDS:
+            moves[name] = moves[name] & last
+        kept = moves.select([name for name in moves if name not in (*_OF_SEATS, "mask")])
+        return side_by_side(kept, games, max(map(len, games), default=0))
+
+    def _whole(self, moves: Batch, game: np.ndarray) -> bool:
+        """Whether these moves are in turn, from first to last."""
+        if not len(game):
+            return False
+        turns = np.arange(len(game))
+        if (2 * moves["t"][game] + moves["agent"][game] == turns).all():
+            return True
+        if not moves["truncated"][game].any():
+            where = f"game {moves['env_id'][game[0]]}, episode {moves['episode_id'][game[0]]}"
+            raise SchemaError(
+                f"JoinTurns: in {where}, the agents {moves['agent'][game].tolist()} move at their turns "
+                f"{moves['t'][game].tolist()}: expected two agents in turn, the first one first"
+            )
+        self.context.count("games_dropped")
+        return False

@@ -1,0 +1,117 @@
+"""Reanalyse and JoinTurns: what a search finds again is stored where the old is, and seats of games become games."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.data import Batch, ReplayBuffer, SequenceReplayBuffer
+from flowrl.engine.run import resources_of
+from flowrl.errors import PlanError, SchemaError
+from flowrl.operators import Episodes, JoinTurns, Reanalyse
+from flowrl.plans import MuZero
+from tests.plans.small import SMALL
+
+
+class Doubling:
+    """A policy whose searches find twice what a step has as its observation."""
+
+    clock = "env_steps"
+
+    def reanalysed(self, obs: Any) -> dict[str, Any]:
+        return {"search_value": 2 * obs, "search_policy": np.repeat(2 * obs[:, None], 2, 1)}
+
+
+def workers(policy: Any) -> Any:
+    return SimpleNamespace(policy=policy, clock="env_steps")
+
+
+def fragment(first: int, steps: int, end: bool = False) -> Batch:
+    """Steps of two environments, numbered by their observation."""
+    obs = np.float32(first + np.arange(2 * steps).reshape(steps, 2))
+    ended = np.zeros((steps, 2), bool)
+    ended[-1] = end
+    return Batch(
+        obs=obs,
+        reward=obs,
+        terminated=ended,
+        truncated=np.zeros_like(ended),
+        search_value=-obs,
+        search_policy=np.repeat(-obs[..., None], 2, 2),
+    )
+
+
+def test_what_a_search_finds_again_replaces_the_old_where_it_is_still_stored() -> None:
+    """K5, P4: of drawn steps, padding apart; not of those overwritten since, and nothing else changes."""
+    buffer = SequenceReplayBuffer(20, length=4, overlap=1, seed=0)
+    buffer.add(fragment(1, 6, end=True))
+    before, drawn = buffer.columns("obs", "reward", "terminated"), buffer.sample(40)
+    again = Reanalyse(workers(Doubling()), buffer)
+    assert again(drawn) is drawn
+    rows = buffer[:]
+    assert (rows["search_value"] == 2 * rows.obs).all()
+    assert (rows["search_policy"] == 2 * rows.obs[:, None]).all()
+    for name, column in before.items():
+        assert (buffer.columns(name)[name] == column).all()
+    seen = drawn.obs[drawn.mask]
+    assert again.context.metrics.drain("value_shift") == pytest.approx([float((3 * seen).mean())])
+    assert again.context.counters["reanalysed"] == len(seen)
+    buffer.add(fragment(101, 6))  # 2 of the 6 old steps of each environment are overwritten
+    fresh = buffer.columns("search_value")["search_value"].copy()
+    again(drawn)
+    gone = np.isin(drawn.obs[0], (1, 2, 3, 4))
+    assert again.context.counters["outdated"] == int(drawn.mask[:, gone].sum()) > 0
+    assert (buffer.columns("search_value")["search_value"] == fresh).all()
+
+
+def test_what_cannot_be_searched_again_is_refused() -> None:
+    buffer = SequenceReplayBuffer(20, length=4, seed=0)
+    with pytest.raises(PlanError, match="SimpleNamespace does not search"):
+        Reanalyse(workers(SimpleNamespace()), buffer)
+    with pytest.raises(PlanError, match="Reanalyse replaces columns of a SequenceReplayBuffer"):
+        Reanalyse(workers(Doubling()), ReplayBuffer(20))
+    buffer.add(fragment(1, 6, end=True))
+    drawn = buffer.sample(2)
+    with pytest.raises(SchemaError, match=r"cannot replace the column 'search' by .*: there is none"):
+        buffer.replace(drawn, Batch(search=drawn.obs))
+    with pytest.raises(SchemaError, match="cannot replace the column 'search_value'"):
+        buffer.replace(drawn, Batch(search_value=drawn["search_policy"]))
+
+
+def test_seats_of_games_become_games_of_moves_in_turn() -> None:
+    """K6: from the empty board on each move adds one stone, and only the last gains, for who makes it."""
+    with MuZero(config={**SMALL["muzero turns"], "buffer_size": 1000, "seed": 4}) as trainer:
+        trainer.train(env_steps=120)
+        (buffer,) = [each for each in resources_of(trainer.plan).values() if isinstance(each, ReplayBuffer)]
+        rows = buffer[:]
+    stones, first = np.abs(rows.obs["board"]).sum(1), 0
+    for last in np.flatnonzero(rows.terminated).tolist():
+        assert stones[first : last + 1].tolist() == list(range(last + 1 - first))
+        assert not rows.reward[first:last].any()
+        assert rows.reward[last] == 1 or stones[last] == 8
+        first = last + 1
+    assert first == len(rows) > 50
+
+
+def test_agents_who_do_not_move_in_turn_are_refused() -> None:
+    """K6: but for games that a fault has cut, which are dropped."""
+    seats: dict[str, Any] = {
+        "reward": [[0.0, 0.0], [0.0, 0.0]],
+        "agent": [[0, 1], [0, 1]],
+        "env_id": [[0, 0], [0, 0]],
+        "episode_id": [[0, 0], [0, 0]],
+        "t": [[0, 0], [1, 1]],
+        "terminated": [[False, False], [True, True]],
+        "truncated": [[False, False], [False, False]],
+    }
+    assert JoinTurns()(Episodes()(Batch(seats))).reward.shape == (4, 1)
+    seats["agent"] = [[1, 2], [1, 2]]
+    with pytest.raises(SchemaError, match="expected two agents in turn, the first one first"):
+        JoinTurns()(Episodes()(Batch(seats)))
+    seats["truncated"] = [[False, False], [True, True]]
+    dropping = JoinTurns()
+    assert dropping(Episodes()(Batch(seats))).rows == 0
+    assert dropping.context.counters["games_dropped"] == 1

@@ -1,0 +1,159 @@
+"""MuZero's policy: what unrolls are to come to, the model in numpy, the scale of its numbers, and what it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from flowrl.data import Batch
+from flowrl.errors import ConfigError, SchemaError
+from flowrl.policies import MuZeroPolicy
+from flowrl.policies.muzero import Support, unrolls
+
+NUMBERS = spaces.Box(-1, 1, (4,), np.float32)
+MASKED = spaces.Dict({"seen": NUMBERS, "action_mask": spaces.MultiBinary(3)})
+
+
+def small(space: Any = NUMBERS, actions: int = 3, **settings: Any) -> MuZeroPolicy:
+    return MuZeroPolicy(
+        space, spaces.Discrete(actions), **{"hidden": (8,), "latent_size": 6, "support_size": 3, **settings}
+    )
+
+
+def sequences(draw: np.random.Generator, length: int, width: int) -> Batch:
+    """Sequences `[T, B]` as a buffer gives them: of different lengths, some of which end with their episode."""
+    real = np.arange(length)[:, None] < draw.integers(1, length + 1, size=width)
+    real[:, 0] = True
+    last = real & ~np.vstack([real[1:], np.zeros((1, width), bool)])
+    over = draw.random(width) < 0.5
+    return Batch(
+        obs=draw.normal(size=(length, width, 4)).astype(np.float32),
+        action=draw.integers(3, size=(length, width)),
+        reward=draw.normal(size=(length, width)).astype(np.float32) * real,
+        terminated=last & over,
+        truncated=np.zeros((length, width), bool),
+        search_policy=draw.dirichlet(np.ones(3), size=(length, width)).astype(np.float32),
+        search_value=draw.normal(size=(length, width)).astype(np.float32),
+        policy_version=np.zeros((length, width), np.int64),
+        mask=real,
+    )
+
+
+@pytest.mark.parametrize("discount", [0.9, -1.0])
+@pytest.mark.parametrize("n", [1, 3, 20])
+def test_targets_are_those_of_an_obvious_loop(n: int, discount: float) -> None:
+    """K4: within the sequence, with 0 behind a terminal state, and nothing to learn behind an open end."""
+    batch, steps = sequences(np.random.default_rng(n), 7, 9), 3
+    rows, row = unrolls(batch, steps, n, discount), 0
+
+    def value(seat: int, at: int, last: int) -> float:
+        total, weight = 0.0, 1.0
+        for step in range(at, at + n):
+            if step == last and not batch.terminated[step, seat]:
+                return total + weight * batch.search_value[step, seat]
+            total, weight = total + weight * batch.reward[step, seat], weight * discount
+            if batch.terminated[step, seat]:
+                return total
+        return total + weight * batch.search_value[at + n, seat]
+
+    for at, seat in np.argwhere(batch.mask).tolist():
+        last = int(batch.mask[:, seat].sum()) - 1
+        assert (rows.obs[row] == batch.obs[at, seat]).all()
+        for ahead in range(steps + 1):
+            then = at + ahead
+            assert rows.policy_counts[row, ahead] == (then <= last)
+            assert rows.counts[row, ahead] == (then <= last or batch.terminated[last, seat])
+            if then <= last:
+                assert (rows.policies[row, ahead] == batch.search_policy[then, seat]).all()
+                assert rows["values"][row, ahead] == pytest.approx(value(seat, then, last), abs=1e-5)
+            else:
+                assert rows["values"][row, ahead] == 0
+            if ahead < steps:
+                assert rows.rewards[row, ahead] == (batch.reward[then, seat] if then <= last else 0)
+                assert then > last or rows.actions[row, ahead] == batch.action[then, seat]
+        row += 1
+    assert row == len(rows)
+
+
+def test_numbers_survive_their_distribution() -> None:
+    """Up to the ends of the support, beyond which they stay there."""
+    support, numbers = Support(4), torch.tensor([-20.0, -1.5, 0.0, 0.3, 7.0])
+    shares = support.shares(numbers)
+    assert torch.allclose(shares.sum(1), torch.ones(5))
+    assert support.numbers(shares.clamp(min=1e-30).log()) == pytest.approx(numbers.numpy(), abs=1e-3)
+    assert support.numbers(support.shares(torch.tensor([1e6])).clamp(min=1e-30).log()) == pytest.approx(
+        support.numbers(torch.tensor([[-100.0] * 8 + [0.0]])), abs=1e-3
+    )
+
+
+def test_the_model_in_numpy_is_that_of_torch() -> None:
+    """The same columns, with and without a mask, up to rounding."""
+    for space in (NUMBERS, MASKED):
+        one, other = small(space, act_backend="torch"), small(space, act_backend="numpy")
+        seen = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+        mask = np.int8([[1, 0, 1], [1, 1, 1], [0, 0, 1], [1, 1, 0], [0, 1, 1]])
+        obs: Any = seen if space is NUMBERS else Batch(seen=seen, action_mask=mask)
+        noise = np.random.default_rng(1).random((5, 5))
+        rows, twins = one.collect_mode.act(obs, noise, 0), other.collect_mode.act(obs, noise, 0)
+        assert (rows["action"] == twins["action"]).all()
+        assert rows["search_policy"] == pytest.approx(twins["search_policy"], abs=1e-4)
+        assert rows["search_value"] == pytest.approx(twins["search_value"], abs=1e-4)
+        assert one.eval_mode.value(obs) == pytest.approx(other.eval_mode.value(obs), abs=1e-5)
+        if space is MASKED:
+            assert not rows["search_policy"][mask == 0].any()
+            assert mask[np.arange(5), rows["action"]].all()
+
+
+def test_it_learns_what_searches_found() -> None:
+    """From the same sequences again and again, so that rewards, values and policies of whole unrolls come near."""
+    policy = small(learning_rate=0.01, gamma=0.9, hidden=(32,))
+    batch = sequences(np.random.default_rng(3), 6, 4)
+    losses = [policy.learn_mode.learn_from(batch) for _ in range(300)]
+    for name in ("policy_loss", "value_loss", "reward_loss"):
+        assert losses[-1][name] < losses[0][name]
+    rows = unrolls(batch, 5, 10, 0.9)
+    assert np.corrcoef(policy.eval_mode.value(rows.obs), rows["values"][:, 0])[0, 1] > 0.9
+
+
+def test_each_step_of_the_model_halves_the_gradient() -> None:
+    """K4: what the k-th step says moves the representation by 2 ** -k of what it would."""
+    policy, batch = small(unroll_steps=2), sequences(np.random.default_rng(5), 6, 4)
+    learn, rows = policy.learn_mode, policy.learn_mode.tensors(policy.learn_mode.prepare(batch))
+    rows.policy_counts[:], rows.counts[:, :2], rows.counts[:, 2] = 0, 0, 1  # only the second step's value counts
+    model, weights = policy.model, [next(policy.model.representation.parameters())]
+    (halved,) = torch.autograd.grad(learn.loss(rows)[0], weights)
+    latent = model.represent(rows.obs)
+    for step in range(2):
+        latent, _ = model.advance(latent, rows.actions[:, step])
+    shares = policy.support.shares(rows["values"][:, 2])
+    loss = -(shares * torch.log_softmax(model.predict(latent)[1], 1)).sum(1).mean()
+    (whole,) = torch.autograd.grad(policy.settings.value_coef * loss / 2, weights)
+    assert torch.allclose(halved, whole / 4, rtol=1e-4, atol=1e-9)
+    assert halved.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"simulations": 0}, "simulations=0"),
+        ({"eval_simulations": 0}, "eval_simulations=0"),
+        ({"unroll_steps": 0}, "unroll_steps=0"),
+        ({"longest_game": 0}, "longest_game=0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        small(**settings)
+
+
+def test_other_actions_and_rows_without_order_are_refused() -> None:
+    with pytest.raises(ConfigError, match="MuZero"):
+        MuZeroPolicy(NUMBERS, spaces.Box(-1, 1, (2,)))
+    policy = small()
+    rows = sequences(np.random.default_rng(0), 3, 1)[:, 0]
+    with pytest.raises(SchemaError, match="MuZero unrolls steps in the order of time"):
+        policy.learn_mode.prepare(rows)
