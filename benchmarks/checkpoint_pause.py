@@ -18,7 +18,7 @@ from time import thread_time
 from typing import Any
 
 import numpy as np
-from common import print_machine
+from common import Pair, Row, compare, print_machine
 
 import flowrl.plans
 from flowrl.data import Batch, ReplayActors, ReplayBuffer
@@ -51,8 +51,8 @@ def fill(buffer: ReplayBuffer) -> None:
     buffer.update(more)
 
 
-def measure(name: str, rows: int, checkpoints: int) -> None:
-    """Print the pauses of a plan."""
+def measure(name: str, rows: int, checkpoints: int) -> list[Row]:
+    """The pauses of a plan."""
     pauses: list[tuple[float, float]] = []  # by the clock, and of the processor
     pause = Session._checkpoint
 
@@ -79,23 +79,21 @@ def measure(name: str, rows: int, checkpoints: int) -> None:
     finally:
         Session._checkpoint = pause  # type: ignore[method-assign]
     (first, _), later = pauses[0], np.array(pauses[1 : checkpoints + 1])
-    (median, worked), most = np.median(later, axis=0), later[:, 0].max()
     print(
-        f"{name:9} {rows:,} rows: the first {first:.0f} ms, then a median of {median:.1f} ms, of which the run's "
-        f"thread worked {worked:.1f} ms, and at most {most:.1f} ms of {len(later)}",
-        flush=True,
+        f"{name}: the first pause {first:.0f} ms; in the later ones the thread worked {np.median(later[:, 1]):.1f} ms"
     )
+    costs = {"a pause": later[:, 0], "the aim": np.full(len(later), 50.0)}
+    return compare(f"{name}, {rows:,} rows", costs, [Pair("a pause", "the aim", 1.0, bound=True)], "ms")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("plans", nargs="*", default=list(PLANS), metavar="PLAN")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--checkpoints", type=int, default=10)
     options = parser.parse_args(arguments)
     print_machine("torch", "numpy")
-    for name in options.plans:
-        measure(name, options.rows, options.checkpoints)
+    return [row for name in options.plans for row in measure(name, options.rows, options.checkpoints)]
 
 
 if __name__ == "__main__":

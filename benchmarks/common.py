@@ -1,26 +1,81 @@
-"""Common parts of the benchmarks: machine and versions, interleaved timing, ratios with an interval."""
+"""Common parts of the benchmarks: machine and versions, interleaved timing, rows of figures with their interval."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 
-def print_machine(*packages: str) -> None:
-    """The machine and the versions that the figures belong to."""
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}", end="")
+
+class Pair(NamedTuple):
+    """A contestant of flowrl, and what it is compared with: a peer, or a `bound`, which only does what must be done.
+
+    `aim` is the ratio that was aimed at.
+    """
+
+    ours: str
+    other: str
+    aim: float | None = None
+    bound: bool = False
+
+
+class Row(NamedTuple):
+    """A figure of flowrl beside another one.
+
+    `ratio` is how many times as fast flowrl is, or as small: the median of paired rounds, with its 95 % interval. It is
+    nan where the peer is not installed.
+    """
+
+    what: str
+    pair: Pair
+    ours: str
+    other: str
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def missing(self) -> bool:
+        return math.isnan(self.ratio)
+
+    def __str__(self) -> str:
+        digits = 3 if 0.9 < self.ratio < 1.1 else 2  # what is near 1 is judged by its third digit
+        return f"{self.ratio:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
+
+def machine(*packages: str) -> str:
+    """The machine and the versions that figures belong to."""
+    words = [platform.machine(), f"{os.cpu_count()} cores", f"Python {platform.python_version()}"]
     for package in packages:
         try:
-            print(f", {package} {version(package)}", end="")
+            words.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            print(f", {package} missing", end="")
-    print(flush=True)
+            words.append(f"{package} missing")
+    return ", ".join(words)
+
+
+def print_machine(*packages: str) -> None:
+    print(machine(*packages), flush=True)
+
+
+def installed(makers: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+    """Make the contestants; those whose package is not here are left out, and named."""
+    found: dict[str, T] = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make()
+        except ImportError as error:
+            print(f"{name}: missing ({error})", flush=True)
+    return found
 
 
 def interleaved(
@@ -39,10 +94,43 @@ def interleaved(
 
 def ratio_with_interval(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, float, float]:
     """Median of the paired ratios and its 95 % bootstrap interval."""
-    ratios = numerator / denominator
+    finite = np.isfinite(numerator) & np.isfinite(denominator)
+    ratios = numerator[finite] / denominator[finite]
     draws = np.random.default_rng(0).choice(ratios, (10_000, len(ratios)))
     low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
     return float(np.median(ratios)), float(low), float(high)
+
+
+def compare(what: str, costs: Mapping[str, np.ndarray], pairs: Iterable[Pair], unit: str) -> list[Row]:
+    """Print what each contestant costs, and each pair with its ratio; return the pairs.
+
+    Args:
+        costs: Of each contestant, in each round. If `unit` is so much a second, they are seconds for one. Rounds of
+            infinite cost count in no ratio.
+    """
+
+    def figure(cost: float) -> str:
+        value = 1 / cost if unit.endswith("/s") else cost
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+    for name, taken in costs.items():
+        best, median, worst = (figure(float(cost)) for cost in (taken.min(), np.median(taken), taken.max()))
+        print(f"{what:<20}  {name:<28} {median:>9} {unit}   (best {best}, worst {worst})")
+    rows = []
+    for pair in pairs:
+        if pair.ours not in costs:
+            continue
+        ours = f"{figure(float(np.median(costs[pair.ours])))} {unit}"
+        if pair.other in costs:
+            other = f"{figure(float(np.median(costs[pair.other])))} {unit}"
+            row = Row(what, pair, ours, other, *ratio_with_interval(costs[pair.other], costs[pair.ours]))
+            aimed = "" if pair.aim is None else f"; aim {pair.aim:g}"
+            print(f"{what:<20}  {pair.ours} beside {pair.other}: {row}{aimed}")
+        else:
+            row = Row(what, pair, ours, "", math.nan, math.nan, math.nan)
+        rows.append(row)
+    print(end="", flush=True)
+    return rows
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
-from common import interleaved, print_machine, ratio_with_interval
+from common import Pair, Row, compare, installed, interleaved, print_machine
 
 from flowrl import from_items
 from flowrl.operators import Concurrently
@@ -70,11 +70,8 @@ def generators(items: int, operators: int) -> Callable[[], None]:
     return run
 
 
-def torchdata_nodes(items: int, operators: int) -> Callable[[], None] | None:
-    try:
-        from torchdata.nodes import IterableWrapper, Loader, Mapper
-    except ImportError:
-        return None
+def torchdata_nodes(items: int, operators: int) -> Callable[[], None]:
+    from torchdata.nodes import IterableWrapper, Loader, Mapper
 
     def run() -> None:
         node: Any = IterableWrapper(range(items))
@@ -85,37 +82,29 @@ def torchdata_nodes(items: int, operators: int) -> Callable[[], None] | None:
     return run
 
 
-def main() -> None:
+CONTESTANTS = {
+    "flowrl for_each": chain,
+    "flowrl filter": filters,
+    "flowrl round robin": round_robin,
+    "torchdata.nodes": torchdata_nodes,
+    "generators": generators,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--operators", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=11)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print_machine("torchdata")
-    made = {
-        "flowrl for_each": chain(options.items, options.operators),
-        "flowrl filter": filters(options.items, options.operators),
-        "flowrl round robin": round_robin(options.items, options.operators),
-        "torchdata.nodes": torchdata_nodes(options.items, options.operators),
-        "generators": generators(options.items, options.operators),
-    }
-    contestants = {name: run for name, run in made.items() if run is not None}
-    seconds = interleaved(contestants, options.rounds)
-    print(f"{options.items:,} items, {options.operators} operators or branches, {options.rounds} rounds")
-    for name in made:
-        if name not in seconds:
-            print(f"{name:<20} not installed")
-            continue
-        # A chain's figure includes its share of the source and the pull; a round robin is a source and a merge.
-        through = 2 if name == "flowrl round robin" else options.operators
-        cost = seconds[name] / options.items / through * 1e6
-        print(
-            f"{name:<20} {np.median(cost):.3f} µs per item and operator   (min {cost.min():.3f}, max {cost.max():.3f})"
-        )
-    for peer in ("torchdata.nodes", "generators"):
-        if peer in seconds:
-            median, low, high = ratio_with_interval(seconds["flowrl for_each"], seconds[peer])
-            print(f"flowrl for_each / {peer}: {median:.2f}  (95 % interval {low:.2f} to {high:.2f})")
+    makers = {name: partial(make, options.items, options.operators) for name, make in CONTESTANTS.items()}
+    seconds = interleaved(installed(makers), options.rounds)
+    # A chain's figure includes its share of the source and the pull; a round robin is a source and a merge.
+    through = {name: 2 if name == "flowrl round robin" else options.operators for name in seconds}
+    costs = {name: taken / options.items / through[name] * 1e6 for name, taken in seconds.items()}
+    pairs = [Pair("flowrl for_each", "torchdata.nodes"), Pair("flowrl for_each", "generators", bound=True)]
+    return compare("an item and operator", costs, pairs, "us")
 
 
 if __name__ == "__main__":

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 import gymnasium
 import numpy as np
-from common import interleaved, print_machine, ratio_with_interval
+from common import Pair, Row, compare, installed, interleaved, print_machine
 from env_manager_peers import ACTIONS, Factories, Gymnasium, GymnasiumNative, StableBaselines3, Tianshou
 
 from flowrl import envs
@@ -59,7 +59,7 @@ class FlowrlNative(Flowrl):
 
 
 @attrs.frozen
-class Row:
+class Case:
     """One kind of environment, what the doctor is shown of it, who steps it, and which two are compared: the aim."""
 
     about: str
@@ -67,7 +67,7 @@ class Row:
     steps: int
     factories: Factories
     contestants: dict[str, Callable[[Factories], Any]]
-    compared: list[tuple[str, str, float]]
+    compared: list[Pair]
 
 
 def made(factories: Factories) -> list[Any]:
@@ -87,8 +87,8 @@ ANSWERS = {
     "async": partial(Flowrl, "AsyncSubprocessEnvManager"),
 }
 
-ROWS = {
-    "cartpole": Row(
+CASES = {
+    "cartpole": Case(
         "CartPole-v1",
         "CartPole-v1",
         16_000,
@@ -102,76 +102,65 @@ ROWS = {
             "subprocess": partial(Flowrl, "SubprocessEnvManager"),
         },
         [
-            ("local", "gymnasium Sync", 1.0),
-            ("vector", "gymnasium native", 1.0),
-            ("subprocess", "gymnasium Async", 2.5),
-            ("subprocess", "SB3 Subproc", 1.0),
-            ("subprocess", "Tianshou Shmem", 1.0),
+            Pair("local", "gymnasium Sync", 1.0),
+            Pair("vector", "gymnasium native", 1.0),
+            Pair("subprocess", "gymnasium Async", 2.5),
+            Pair("subprocess", "SB3 Subproc", 1.0),
+            Pair("subprocess", "Tianshou Shmem", 1.0),
         ],
     ),
-    "sleep": Row(
+    "sleep": Case(
         "sleeps 1 ms",
         partial(TimedEnv, 1e-3),
         1_600,
         [partial(TimedEnv, 1e-3)] * ENVS,
         {**PROCESSES, **ONE_EACH, **THREADS},
         [
-            ("subprocess envs_per_process=1", "gymnasium Async", 1.0),
-            ("thread", "gymnasium Async", 1.0),
-            ("subprocess envs_per_process=1", "SB3 Subproc", 1.0),
-            ("subprocess envs_per_process=1", "Tianshou Shmem", 1.0),
+            Pair("subprocess envs_per_process=1", "gymnasium Async", 1.0),
+            Pair("thread", "gymnasium Async", 1.0),
+            Pair("subprocess envs_per_process=1", "SB3 Subproc", 1.0),
+            Pair("subprocess envs_per_process=1", "Tianshou Shmem", 1.0),
         ],
     ),
-    "tail": Row(
+    "tail": Case(
         "heavy-tailed, sleeps",
         partial(TimedEnv, heavy_tailed(0)),
         2_400,
         [partial(TimedEnv, heavy_tailed(index)) for index in range(ENVS)],
         {**PROCESSES, **ONE_EACH, **THREADS, **ANSWERS},
         [
-            ("async", "gymnasium Async", 1.0),
-            ("async", "Tianshou Shmem wait_num=1", 1.0),
-            ("async", "Tianshou Shmem wait_num=4", 1.0),
-            ("subprocess envs_per_process=1", "gymnasium Async", 1.0),
-            ("thread", "gymnasium Async", 1.0),
+            Pair("async", "gymnasium Async", 1.0),
+            Pair("async", "Tianshou Shmem wait_num=1", 1.0),
+            Pair("async", "Tianshou Shmem wait_num=4", 1.0),
+            Pair("subprocess envs_per_process=1", "gymnasium Async", 1.0),
+            Pair("thread", "gymnasium Async", 1.0),
         ],
     ),
-    "busy": Row(
+    "busy": Case(
         "heavy-tailed, works",
         partial(TimedEnv, heavy_tailed(0), busy=True),
         800,
         [partial(TimedEnv, heavy_tailed(index), busy=True) for index in range(ENVS)],
         {**PROCESSES, **ONE_EACH, **ANSWERS},
         [
-            ("async", "gymnasium Async", 1.0),
-            ("async", "Tianshou Shmem wait_num=1", 1.0),
-            ("async", "Tianshou Shmem wait_num=4", 1.0),
-            ("subprocess envs_per_process=1", "gymnasium Async", 1.0),
+            Pair("async", "gymnasium Async", 1.0),
+            Pair("async", "Tianshou Shmem wait_num=1", 1.0),
+            Pair("async", "Tianshou Shmem wait_num=4", 1.0),
+            Pair("subprocess envs_per_process=1", "gymnasium Async", 1.0),
         ],
     ),
 }
 
 
-def launched(row: Row) -> dict[str, Any]:
-    """The contestants that are here."""
-    found: dict[str, Any] = {}
-    for name, launch in row.contestants.items():
-        try:
-            found[name] = launch(row.factories)
-        except ImportError as error:
-            print(f"  {name}: missing ({error})")
-    return found
-
-
-def measure(row: Row, rounds: int, scale: float) -> None:
-    steps = max(ENVS, int(row.steps * scale))
-    print(f"\n{row.about}: {ENVS} environments, {steps} steps in a round, {rounds} rounds")
-    suggested = diagnose(row.examined, num_envs=ENVS, steps=steps).suggestion
+def measure(case: Case, rounds: int, scale: float) -> list[Row]:
+    steps = max(ENVS, int(case.steps * scale))
+    print(f"\n{case.about}: {ENVS} environments, {steps} steps in a round, {rounds} rounds")
+    suggested = diagnose(case.examined, num_envs=ENVS, steps=steps).suggestion
     assert suggested is not None
     expected = ", ".join(f"{kind} {rate:,.0f}" for kind, rate in suggested.expected.items())
     settings = ", ".join(f"{name}={value}" for name, value in suggested.env_manager_args.items())
     print(f"  flowrl doctor suggests {suggested.env_manager}({settings}); it expects {expected} steps/s", flush=True)
-    contestants = launched(row)
+    contestants = installed({name: partial(launch, case.factories) for name, launch in case.contestants.items()})
     try:
         for contestant in contestants.values():
             contestant(ENVS)  # warm up
@@ -179,27 +168,18 @@ def measure(row: Row, rounds: int, scale: float) -> None:
     finally:
         for contestant in contestants.values():
             contestant.close()
-    for name, values in seconds.items():
-        who = f"flowrl {name}" if isinstance(contestants[name], Flowrl) else name
-        rate = steps / values
-        print(f"  {who:<36} {np.median(rate):>9,.0f} steps/s   (min {rate.min():,.0f}, max {rate.max():,.0f})")
-    for ours, theirs, aim in row.compared:
-        if {ours, theirs} <= seconds.keys():
-            median, low, high = ratio_with_interval(seconds[theirs], seconds[ours])
-            ratio = f"{median:.2f}  (95 % interval {low:.2f} to {high:.2f})"
-            print(f"  flowrl {ours} / {theirs}: {ratio}; aim {aim:g}")
+    return compare(case.about, {name: taken / steps for name, taken in seconds.items()}, case.compared, "env steps/s")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--scale", type=float, default=1.0, help="of the steps in a round")
-    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    options = parser.parse_args()
+    parser.add_argument("--rows", nargs="+", choices=list(CASES), default=list(CASES))
+    options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", module="gym")
     print_machine("gymnasium", "stable-baselines3", "tianshou", "numpy")
-    for name in options.rows:
-        measure(ROWS[name], options.rounds, options.scale)
+    return [row for name in options.rows for row in measure(CASES[name], options.rounds, options.scale)]
 
 
 if __name__ == "__main__":

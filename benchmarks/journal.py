@@ -11,7 +11,6 @@ that left an operator, here or on a worker.
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 from collections.abc import Sequence
 from functools import wraps
@@ -20,7 +19,8 @@ from time import perf_counter  # reading the clock of a thread takes microsecond
 from time import process_time as clock  # other processes of the machine do not count
 from typing import Any
 
-from common import print_machine
+import numpy as np
+from common import Pair, Row, compare, print_machine
 
 import flowrl.plans
 from flowrl.engine.journal import Recording, Replay
@@ -62,9 +62,10 @@ def seconds_of(name: str, steps: int, out: Path, *, journal: bool) -> tuple[floa
         return clock() - began, spent[0]
 
 
-def measure(name: str, pairs: int, steps: int) -> None:
-    """Print a plan's share, ratio and bytes."""
-    ratios, shares, size, items = list[float](), list[float](), 0, 0
+def measure(name: str, pairs: int, steps: int) -> list[Row]:
+    """Print a plan's share and bytes; return what it costs, without and with the journal."""
+    shares, size, items = list[float](), 0, 0
+    taken: dict[str, list[float]] = {"with a journal": [], "less its calls": [], "without": []}
     with tempfile.TemporaryDirectory() as folder:
         for pair in range(pairs):
             found = {}
@@ -72,16 +73,18 @@ def measure(name: str, pairs: int, steps: int) -> None:
                 out = Path(folder, f"{pair}-{journal}")
                 found[journal] = seconds_of(name, steps, out, journal=journal)
             seconds, noting = found[True]
-            ratios.append(seconds / found[False][0])
+            for who, cost in zip(taken, (seconds, seconds - noting, found[False][0])):
+                taken[who].append(cost / steps)
             shares.append(noting / seconds)
             file = Path(folder, f"{pair}-True", "journal")
             size, items = file.stat().st_size, Replay(StoredJournal.read(file).parts).num_items
-    share = f"{statistics.median(shares):.2%} ({min(shares):.2%} .. {max(shares):.2%})"
-    ratio = f"with / without {statistics.median(ratios):.3f} ({min(ratios):.3f} .. {max(ratios):.3f})"
-    print(f"{name:12}  {share}  {ratio}  {size / items:.1f} bytes an item, {size:,} for {items:,}", flush=True)
+    share = f"{np.median(shares):.2%} ({min(shares):.2%} .. {max(shares):.2%})"
+    print(f"{name:12}  {share}  {size / items:.1f} bytes an item, {size:,} for {items:,}")
+    costs = {who: np.array(seconds) for who, seconds in taken.items()}
+    return compare(name, costs, [Pair("with a journal", who, bound=True) for who in list(taken)[1:]], "env steps/s")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("plans", nargs="*", default=list(PLANS), metavar="PLAN")
     parser.add_argument("--pairs", type=int, default=5)
@@ -90,8 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_machine("torch")
     for kind, name in CALLS:
         timed(kind, name)
-    for name in options.plans:
-        measure(name, options.pairs, options.steps)
+    return [row for name in options.plans for row in measure(name, options.pairs, options.steps)]
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""How many gradient updates a second does a learner make, beside Stable-Baselines3 and Tianshou?
+"""How many gradient updates a second does a learner make, beside Stable-Baselines3, Tianshou and its matrix products?
 
 One thread of torch; what an update needs belongs to it: drawing from the buffer, the loss, the optimiser step and what
 the library keeps of it. flowrl's updates are those of a plan that a run pulls item by item. All contestants are given
-the same rows, and take turns in one run. Aim: 1.5x of each peer.
+the same rows, and take turns in one run. Aim: 1.5x of each peer. Beside them stands a bound: the matrix products of an
+update alone, forward and backward, in torch and in numpy.
 
 DQN: observations of CartPole, two layers of 64, batches of 64; Huber loss, Adam and clipping by norm, neither double
 Q-learning nor dueling networks. SAC: observations of Pendulum, two layers of 256 in the actor and in both critics,
-batches of 256, a learned temperature, targets that move in every update. Beside it stands a bound: flowrl's 16 products
-between wide layers alone.
+batches of 256, a learned temperature, targets that move in every update. PPO: minibatches of 64 of 256 steps of
+CartPole, an actor and a critic of two layers of 64.
 
-    python benchmarks/learner.py [dqn] [sac] [--rounds 15] [--updates 300] [--only flowrl] [--cpu]
+    python benchmarks/learner.py [dqn] [sac] [ppo] [--rounds 15] [--updates 300] [--only flowrl] [--cpu]
+    python benchmarks/learner.py --parts [dqn] [sac] [ppo] [--rounds 15] [--updates 300]
     python benchmarks/learner.py --checks [dqn] [sac] [ppo] [--rounds 101] [--updates 60] [--cpu]
+
+`--parts` tells what of flowrl's update each part takes instead.
 
 `--checks` compares flowrl with itself instead, with and without the checks that loss, gradients and weights are finite:
 what do they cost an update? Aim: at most 1 %. One learner takes turns with both, in short rounds, so that what else the
@@ -21,22 +25,29 @@ machine does hits both alike.
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import argparse
-from collections.abc import Callable
-from functools import partial
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, wraps
+from itertools import pairwise, repeat
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 import torch
-from common import interleaved, print_machine, ratio_with_interval
+from common import Pair, Row, compare, installed, interleaved, print_machine
 from learner_peers import PEERS, Task, Update
 
 from flowrl import from_items
 from flowrl.data import Batch, ReplayBuffer
 from flowrl.operators import GAE, ParallelRollouts, Replay, TrainOneStep, UpdateTargetNetwork
 from flowrl.policies import learning
+from flowrl.policies.dqn import DQNLearning
+from flowrl.policies.ppo import PPOLearning
+from flowrl.policies.sac import SACLearning
 from flowrl.rollout import WorkerSet
 
 TASKS = {
@@ -86,18 +97,55 @@ def flowrl_plan(task: Task, policy: Callable[[Any, Any], Any], **target: Any) ->
     return update
 
 
-def products_of_sac(task: Task) -> Update:
-    """The products between two wide layers in an update of SAC, 8 forward and 8 backward, and nothing else.
+def products(name: str, task: Task) -> Iterator[tuple[int, int, int]]:
+    """The products of an update, `[rows, inner] @ [inner, columns]` each, where there are gradients."""
+    observed, acted = task.spaces
+    obs, batch = observed.shape[0], task.batch_size
 
-    Forward: the actor of both observations, two critics of both actions, two targets. Backward: to the weights and to
-    what came in, of the actor and of both critics; of the critics as they judge the actor to what came in alone.
-    """
-    rows, weights = torch.ones(task.batch_size, task.hidden[0]), torch.ones(*task.hidden)
-    out = torch.empty(task.batch_size, task.hidden[1])
+    def forward(*sizes: int) -> Iterator[tuple[int, int, int]]:
+        yield from ((batch, n, m) for n, m in pairwise(sizes))
+
+    def to_weights(*sizes: int) -> Iterator[tuple[int, int, int]]:
+        yield from ((n, batch, m) for n, m in pairwise(sizes))
+
+    def to_inputs(*sizes: int) -> Iterator[tuple[int, int, int]]:
+        yield from ((batch, m, n) for n, m in pairwise(sizes))
+
+    def learned(*sizes: int) -> Iterator[tuple[int, int, int]]:
+        yield from (*forward(*sizes), *to_weights(*sizes), *to_inputs(*sizes[1:]))
+
+    if name == "sac":
+        size = acted.shape[0]
+        actor, critic = (obs, *task.hidden, 2 * size), (obs + size, *task.hidden, 1)
+        yield from (*forward(*actor), *learned(*actor))  # of the next observations, and of these
+        for _ in range(2):  # the target, the critic, and as it judges the actor
+            yield from (*forward(*critic), *learned(*critic), *forward(*critic), *to_inputs(*critic))
+        return
+    yield from learned(obs, *task.hidden, acted.n)
+    yield from forward(obs, *task.hidden, acted.n) if name == "dqn" else learned(obs, *task.hidden, 1)
+
+
+def products_alone(name: str, task: Task, *, in_torch: bool) -> Update:
+    """The products of an update, and nothing else."""
+    made = [
+        (
+            np.ones((rows, inner), np.float32),
+            np.ones((inner, columns), np.float32),
+            np.empty((rows, columns), np.float32),
+        )
+        for rows, inner, columns in products(name, task)
+    ]
+    if in_torch:
+        tensors = [tuple(map(torch.from_numpy, each)) for each in made]
 
     def update(count: int) -> None:
-        for _ in range(16 * count):
-            torch.mm(rows, weights, out=out)
+        for _ in range(count):
+            if in_torch:
+                for left, right, out in tensors:
+                    torch.mm(left, right, out=out)
+            else:
+                for left, right, out in made:
+                    np.matmul(left, right, out=out)
 
     return update
 
@@ -123,38 +171,76 @@ def flowrl_ppo(task: Task) -> Update:
     return update
 
 
-CONTESTANTS: dict[str, dict[str, Callable[[Task], Update]]] = {
-    "dqn": {"flowrl": flowrl_dqn, **PEERS["dqn"]},
-    "sac": {"flowrl": flowrl_sac, **PEERS["sac"], "its products": products_of_sac},
+FLOWRL = {"dqn": flowrl_dqn, "sac": flowrl_sac, "ppo": flowrl_ppo}
+
+PARTS: dict[str, list[tuple[type, str]]] = {
+    "drawing": [(ReplayBuffer, "sample")],
+    "loss and gradients": [
+        (DQNLearning, "_differentiate"),
+        (SACLearning, "_differentiate"),
+        (PPOLearning, "_differentiate"),
+    ],
+    "clipping, Adam, checks": [(learning.Learning, "_step")],
 }
-"""Who makes an update of a task, by name."""
-
-CHECKED = {**{name: makers["flowrl"] for name, makers in CONTESTANTS.items()}, "ppo": flowrl_ppo}
-"""The learners whose checks are timed."""
+"""The methods whose seconds are a part of an update."""
 
 
-def compare(name: str, rounds: int, updates: int, only: list[str], clock: Callable[[], float]) -> None:
-    """Time those that are installed, and print a line for each."""
-    task, ready = TASKS[name], {}
+def race(name: str, rounds: int, updates: int, only: list[str], clock: Callable[[], float]) -> list[Row]:
+    """Time those that are installed."""
+    task = TASKS[name]
     print(f"\n{name}: {task.env}, hidden {task.hidden}, batch {task.batch_size}")
-    for who, make in CONTESTANTS[name].items():
-        if only and who not in only:
-            continue
-        try:
-            update = make(task)
-        except ImportError as error:
-            print(f"  {who:<18} missing ({error})")
-            continue
+    bounds = {
+        "its products, torch": partial(products_alone, name, in_torch=True),
+        "its products, numpy": partial(products_alone, name, in_torch=False),
+    }
+    makers = {"flowrl": FLOWRL[name], **PEERS[name], **bounds}
+    ready = installed({who: partial(make, task) for who, make in makers.items() if not only or who in only})
+    for update in ready.values():
         update(min(updates, 100))  # warm up
-        ready[who] = lambda update=update: update(updates)
-    seconds = interleaved(ready, rounds, clock)
-    for who, taken in seconds.items():
-        each = float(np.median(taken)) / updates
-        line = f"  {who:<18} {1e6 * each:>7.0f} us an update  {1 / each:>7,.0f} a second"
-        if who != "flowrl" and "flowrl" in seconds:
-            median, low, high = ratio_with_interval(taken, seconds["flowrl"])
-            line += f"   flowrl is {median:.2f}x as fast ({low:.2f} to {high:.2f})"
-        print(line, flush=True)
+    seconds = interleaved({who: partial(update, updates) for who, update in ready.items()}, rounds, clock)
+    pairs = [
+        *(Pair("flowrl", peer, 1.5) for peer in PEERS[name]),
+        *(Pair("flowrl", bound, bound=True) for bound in bounds),
+    ]
+    return compare(f"{name} updates", {who: taken / updates for who, taken in seconds.items()}, pairs, "updates/s")
+
+
+def parts(name: str, rounds: int, updates: int) -> list[Row]:
+    """Time the parts of flowrl's update."""
+    update, spent = FLOWRL[name](TASKS[name]), dict.fromkeys(PARTS, 0.0)
+    update(min(updates, 100))  # warm up
+
+    def timed(part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                spent[part] += perf_counter() - began
+
+        return call
+
+    replaced = [(kind, method, getattr(kind, method)) for methods in PARTS.values() for kind, method in methods]
+    costs: dict[str, list[float]] = {part: [] for part in ("an update", *PARTS, "the rest")}
+    try:
+        for part, methods in PARTS.items():
+            for kind, method in methods:
+                setattr(kind, method, timed(part, getattr(kind, method)))
+        for _ in range(rounds):
+            spent.update(dict.fromkeys(spent, 0.0))
+            began = perf_counter()
+            update(updates)
+            whole = perf_counter() - began
+            for part, seconds in {**spent, "an update": whole, "the rest": whole - sum(spent.values())}.items():
+                costs[part].append(1e6 * seconds / updates)
+    finally:
+        for kind, method, was in replaced:
+            setattr(kind, method, was)
+    found = {part: np.array(cost) for part, cost in costs.items() if any(cost)}
+    return compare(
+        f"{name}, of an update", found, [Pair("an update", part, bound=True) for part in list(found)[1:]], "us"
+    )
 
 
 def unchecked() -> dict[str, Callable[..., Any]]:
@@ -167,43 +253,44 @@ def unchecked() -> dict[str, Callable[..., Any]]:
     }
 
 
-def compare_checks(name: str, rounds: int, updates: int, clock: Callable[[], float]) -> None:
-    """Time one learner with and without its checks in turn, and print what they cost."""
-    update = CHECKED[name](TASKS[name])
+def checks(name: str, rounds: int, updates: int, clock: Callable[[], float]) -> list[Row]:
+    """Time one learner with and without its checks in turn."""
+    update = FLOWRL[name](TASKS[name])
     kinds = {"without checks": unchecked()}
     kinds["with checks"] = {check: vars(learning)[check] for check in kinds["without checks"]}
     update(max(updates, 100))  # warm up
 
-    def turn(checks: dict[str, Callable[..., Any]]) -> None:
-        vars(learning).update(checks)
+    def turn(chosen: dict[str, Callable[..., Any]]) -> None:
+        vars(learning).update(chosen)
         update(updates)
 
-    seconds = interleaved({kind: partial(turn, checks) for kind, checks in kinds.items()}, rounds, clock)
-    for kind, taken in seconds.items():
-        low, median, high = np.quantile(taken / updates * 1e6, [0.25, 0.5, 0.75])
-        print(f"  {name:<4} {kind:<15} {median:>7.1f} us an update  (half of the rounds {low:.1f} to {high:.1f})")
-    median, low, high = ratio_with_interval(seconds["with checks"], seconds["without checks"])
-    print(f"  {name:<4} the checks cost {median - 1:+.2%}  ({low - 1:+.2%} to {high - 1:+.2%})", flush=True)
+    seconds = interleaved({kind: partial(turn, chosen) for kind, chosen in kinds.items()}, rounds, clock)
+    each = {kind: taken / updates for kind, taken in seconds.items()}
+    return compare(name, each, [Pair("with checks", "without checks", 0.99, bound=True)], "updates/s")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("tasks", nargs="*", help="of " + ", ".join(TASKS))
     parser.add_argument("--checks", action="store_true")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--rounds", type=int, help="15; 101 with --checks")
     parser.add_argument("--updates", type=int, help="of each contestant in a round: 300; 60 with --checks")
     parser.add_argument("--only", nargs="+", default=[], metavar="CONTESTANT", help="by the names that are printed")
     parser.add_argument("--cpu", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print_machine("numpy", "torch", "stable-baselines3", "tianshou")
     clock = process_time if options.cpu else perf_counter
     if options.checks:
-        for name in options.tasks or CHECKED:
-            compare_checks(name, options.rounds or 101, options.updates or 60, clock)
-        return
-    for name in options.tasks or CONTESTANTS:
-        compare(name, options.rounds or 15, options.updates or 300, options.only, clock)
+        one: Callable[[str], list[Row]] = partial(
+            checks, rounds=options.rounds or 101, updates=options.updates or 60, clock=clock
+        )
+    elif options.parts:
+        one = partial(parts, rounds=options.rounds or 15, updates=options.updates or 300)
+    else:
+        one = partial(race, rounds=options.rounds or 15, updates=options.updates or 300, only=options.only, clock=clock)
+    return [row for name in options.tasks or TASKS for row in one(name)]
 
 
 if __name__ == "__main__":

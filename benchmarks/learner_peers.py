@@ -175,8 +175,37 @@ def tianshou_sac(task: Task) -> Update:
     return tianshou_updates(algorithm, task)
 
 
+def sb3_ppo(task: Task) -> Update:
+    """Its epochs of 4 minibatches over one rollout of 8 environments, again and again."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.logger import Logger
+
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env(task.env, 8, seed=0),
+        n_steps=4 * task.batch_size // 8,
+        batch_size=task.batch_size,
+        n_epochs=1,
+        learning_rate=task.learning_rate,
+        max_grad_norm=task.grad_clip,
+        policy_kwargs={"net_arch": list(task.hidden)},
+        device="cpu",
+        seed=0,
+    )
+    model.set_logger(Logger(None, []))
+    model.learn(4 * task.batch_size)
+
+    def update(count: int) -> None:
+        for _ in range(count // 4):
+            model.train()
+
+    return update
+
+
 PEERS: dict[str, dict[str, Callable[[Task], Update]]] = {
     "dqn": {"stable-baselines3": sb3_dqn, "tianshou": tianshou_dqn},
     "sac": {"stable-baselines3": sb3_sac, "tianshou": tianshou_sac},
+    "ppo": {"stable-baselines3": sb3_ppo},
 }
 """By task, and by their package's name."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from common import print_machine, ratio_with_interval
+from common import Pair, Row, compare, installed, print_machine
 
 GOAL, EPISODES, CONFIRMING = 475.0, 20, 100
 BUDGET = 100_000
@@ -191,19 +192,18 @@ CONTESTANTS: dict[str, Callable[..., Learned]] = {
 }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--only", choices=CONTESTANTS, help="run one side alone")
     parser.add_argument("--quick", action="store_true", help="with the quick settings as a third side")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     names = (
         [options.only] if options.only else [name for name in CONTESTANTS if options.quick or name != "flowrl quick"]
     )
     print_machine("numpy", "torch", "gymnasium", "stable-baselines3")
     torch.set_num_threads(1)
-    for name in names:
-        CONTESTANTS[name](0, budget=1_024)
+    names = list(installed({name: partial(CONTESTANTS[name], 0, budget=1_024) for name in names}))
     found: dict[str, list[Learned]] = {name: [] for name in names}
     print(f"{'seed':>4}  {'':<17}  {'seconds':>7}  {'env steps':>9}  {'steps/s':>7}  {'refused':>7}")
     for turn, seed in enumerate(options.seeds):
@@ -215,19 +215,11 @@ def main() -> None:
     for name, runs in found.items():
         reached = sum(np.isfinite(each.steps) for each in runs)
         print(f"{name}: {reached} of {len(runs)} seeds reached a return of {GOAL:g} within {BUDGET:,} env steps")
-        for field, unit in (("seconds", "s"), ("steps", "env steps"), ("speed", "env steps/s")):
-            values = [getattr(each, field) for each in runs]
-            # Runs without an end cannot be averaged with others.
-            method = "linear" if np.isfinite(values).all() else "higher"
-            low, median, high = np.quantile(values, [0.25, 0.5, 0.75], method=method)
-            print(f"  median {median:,.2f} {unit}, quartiles {low:,.2f} to {high:,.2f}")
-    *ours, theirs = names
-    for name in ours:
-        print(f"{name} / {theirs}, by pairs of the same seed where both reached it:")
-        for field in ("seconds", "steps", "speed"):
-            pairs = np.array([[getattr(each, field) for each in found[side]] for side in (name, theirs)])
-            ratio, low, high = ratio_with_interval(*pairs[:, np.isfinite(pairs).all(0)])
-            print(f"  {field}: {ratio:.3f} (95 % interval {low:.3f} to {high:.3f})")
+    costs = {name: np.array(runs).T for name, runs in found.items()}
+    pairs, rows = [Pair(name, "Stable-Baselines3") for name in CONTESTANTS if name.startswith("flowrl")], list[Row]()
+    rows += compare("to a return of 475", {name: cost[0] for name, cost in costs.items()}, pairs, "s")
+    rows += compare("to a return of 475", {name: cost[1] for name, cost in costs.items()}, pairs, "env steps")
+    return rows + compare("in training", {name: 1 / cost[2] for name, cost in costs.items()}, pairs, "env steps/s")
 
 
 if __name__ == "__main__":

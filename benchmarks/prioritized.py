@@ -10,11 +10,12 @@ extra `compiled`. Contestants take turns in one run. Aims: 4 500 turns a second 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import numpy as np
-from common import interleaved, print_machine, ratio_with_interval
+from common import Pair, Row, compare, installed, interleaved, print_machine
 from replay_peers import Contest, Rows
 
 from flowrl.data import Batch, PrioritizedReplayBuffer
@@ -75,10 +76,10 @@ class Tianshou:
     """Its tree is compiled by numba. It is filled row by row: it takes no more at once in one ring."""
 
     def __init__(self, capacity: int) -> None:
-        from tianshou.data import Batch as Row
+        from tianshou.data import Batch
         from tianshou.data import PrioritizedReplayBuffer as Buffer
 
-        self.row, self.buffer = Row, Buffer(capacity, alpha=ALPHA, beta=BETA)
+        self.row, self.buffer = Batch, Buffer(capacity, alpha=ALPHA, beta=BETA)
 
     def add(self, rows: Rows) -> None:
         for i in range(len(rows["reward"])):
@@ -108,6 +109,12 @@ CONTESTANTS: dict[str, Callable[[int], Contestant]] = {
     "cpprb": Cpprb,
     "tianshou": Tianshou,
 }
+PAIRS = [
+    Pair("flowrl, compiled", "tianshou", 1.4),
+    Pair("flowrl, compiled", "cpprb"),
+    Pair("flowrl, numpy", "tianshou"),
+    Pair("flowrl, numpy", "cpprb"),
+]
 
 
 def filled(make: Callable[[int], Contestant], capacity: int) -> Contestant:
@@ -121,30 +128,24 @@ def filled(make: Callable[[int], Contestant], capacity: int) -> Contestant:
     return buffer
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--capacity", type=int, default=1_000_000)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print_machine("numpy", "numba", "tianshou", "cpprb")
     priorities = np.random.default_rng(1).random((TURNS, DRAWN))
-    turns: dict[str, Callable[[], Any]] = {}
-    for name, make in CONTESTANTS.items():
-        try:
-            buffer = filled(make, options.capacity)
-        except ImportError as error:
-            print(f"{name:<18} missing ({error})")
-            continue
-        turns[name] = lambda buffer=buffer: [buffer.turn(each) for each in priorities]
-        turns[name]()  # warm up
-    seconds = interleaved(turns, options.rounds)
-    for name, taken in seconds.items():
-        line = f"{name:<18} {TURNS / np.median(taken):>8,.0f} turns/s  (best {TURNS / taken.min():,.0f})"
-        for peer in ("tianshou", "cpprb"):
-            if name.startswith("flowrl") and peer in seconds:
-                median, low, high = ratio_with_interval(seconds[peer], taken)
-                line += f"   {median:.2f}x {peer} ({low:.2f} to {high:.2f})"
-        print(line, flush=True)
+    makers = {name: partial(filled, make, options.capacity) for name, make in CONTESTANTS.items()}
+
+    def turns(buffer: Contestant) -> None:
+        for each in priorities:
+            buffer.turn(each)
+
+    contestants = {name: partial(turns, buffer) for name, buffer in installed(makers).items()}
+    for warm_up in contestants.values():
+        warm_up()
+    each = {name: taken / TURNS for name, taken in interleaved(contestants, options.rounds).items()}
+    return compare("draw and update 256", each, PAIRS, "turns/s")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from common import local_ray, print_machine
+from common import Pair, Row, compare, local_ray, print_machine
 
 from flowrl import Plan, from_workers, operator, state
 from flowrl.policies import RandomPolicy
@@ -67,15 +68,18 @@ class Counter:
         return self.position
 
 
-def report(name: str, take: Callable[[int], object], seconds: float, rounds: int) -> None:
-    """Print how many items a second there are."""
+def measured(take: Callable[[int], object], seconds: float, rounds: int) -> np.ndarray:
+    """Seconds for an item, in each round."""
     items = 100
     take(items)  # warm up
     while (took := timed(take, items)) < seconds / 10:
         items *= 4
     items = max(1, int(items * seconds / took))
-    rates = [items / timed(take, items) for _ in range(rounds)]
-    print(f"{name:<36}{np.median(rates):>12,.0f} items/s   (min {min(rates):,.0f}, max {max(rates):,.0f})", flush=True)
+    return np.array([timed(take, items) / items for _ in range(rounds)])
+
+
+def some(run: Iterator[Any], items: int) -> None:
+    deque(islice(run, items), maxlen=0)
 
 
 def timed(take: Callable[[int], object], items: int) -> float:
@@ -84,24 +88,30 @@ def timed(take: Callable[[int], object], items: int) -> float:
     return perf_counter() - start
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=2.0, help="of each round, about")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--actors", type=int, default=2)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print_machine("ray", "torch")
+    costs: dict[str, np.ndarray] = {}
     with local_ray(2 * options.actors):
         import ray
 
         counters = [ray.remote(Counter).remote() for _ in range(options.actors)]
         for in_flight in (1, 8):
-            report(f"Ray alone, {in_flight} in flight", bare(counters, in_flight), options.seconds, options.rounds)
+            taken = measured(bare(counters, in_flight), options.seconds, options.rounds)
+            costs[f"Ray alone, {in_flight} in flight"] = taken
         with WorkerSet("CartPole-v1", RandomPolicy, num_workers=options.actors, envs_per_worker=1) as workers:
             for in_flight, batch in ((1, 1), (8, 1), (1, 100), (8, 100), (8, 10_000)):
                 name = f"flowrl, {in_flight} in flight, {batch:,} a request"
                 with gathered(workers, in_flight, batch).run() as run:
-                    report(name, lambda n, run=run: deque(islice(run, n), maxlen=0), options.seconds, options.rounds)
+                    take = partial(some, run)
+                    costs[name] = measured(take, options.seconds, options.rounds)
+    bounds = {name: f"Ray alone, {name.split()[1]} in flight" for name in costs if name.startswith("flowrl")}
+    pairs = [Pair(name, bound, bound=True) for name, bound in bounds.items()]
+    return compare("small items", costs, pairs, "items/s")
 
 
 if __name__ == "__main__":

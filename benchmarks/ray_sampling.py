@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-import numpy as np
-from common import interleaved, local_ray, print_machine, ratio_with_interval
+from common import Pair, Row, compare, installed, interleaved, local_ray, print_machine
 
 from flowrl.operators import ParallelRollouts
 from flowrl.policies import PPOPolicy
@@ -98,13 +98,13 @@ def rllib_async(workers: int, stack: ExitStack) -> Contestant:
     return take
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fragments", type=int, default=20, help="of each worker in a round")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--backend", choices=("torch", "numpy"), default="torch", help="what computes flowrl's actions")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print_machine("ray", "torch", "gymnasium")
     count = options.workers
     with ExitStack() as stack:
@@ -114,33 +114,27 @@ def main() -> None:
             "flowrl async": flowrl(count, "async", options.backend, stack),
             "flowrl in this process": flowrl(0, "bulk_sync", options.backend, stack),
         }
-        try:
-            contestants["RLlib sync"] = rllib_sync(count, stack)
-            contestants["RLlib async"] = rllib_async(count, stack)
-        except ImportError as error:
-            print(f"RLlib is not installed: {error}")
-        measure(contestants, count, options.fragments, options.rounds)
+        peers = {"RLlib sync": partial(rllib_sync, count, stack), "RLlib async": partial(rllib_async, count, stack)}
+        contestants |= installed(peers)
+        return measure(contestants, count, options.fragments, options.rounds)
 
 
-def measure(contestants: dict[str, Contestant], count: int, fragments: int, rounds: int) -> None:
-    """Print the rates and the ratios to RLlib's."""
+def measure(contestants: dict[str, Contestant], count: int, fragments: int, rounds: int) -> list[Row]:
+    """The rates, beside RLlib's and beside what the cores can give."""
     for take in contestants.values():
         take(2)  # warm up
-    repeat = {name: (lambda take=take: take(fragments)) for name, take in contestants.items()}
-    seconds = interleaved(repeat, rounds)
+    seconds = interleaved({name: partial(take, fragments) for name, take in contestants.items()}, rounds)
     print(f"{count} workers x {ENVS} environments, fragments of {STEPS} steps, {fragments} a round, {rounds} rounds")
-    for name, values in seconds.items():
-        steps = fragments * STEPS * ENVS * (1 if "this process" in name else count)
-        low, rate, high = np.quantile(steps / values, [0, 0.5, 1])
-        print(f"{name:<24}{rate:>9,.0f} env steps/s   (min {low:,.0f}, max {high:,.0f})")
-    for mode, peer in (("bulk_sync", "RLlib sync"), ("async", "RLlib async")):
-        if peer in seconds:
-            median, low, high = ratio_with_interval(seconds[peer], seconds[f"flowrl {mode}"])
-            print(f"flowrl {mode} / {peer}: {median:.2f}  (95 % interval {low:.2f} to {high:.2f})")
-    # One worker in this process takes `fragments`; as many workers as cores would take `count` times as many at best.
-    best = seconds["flowrl in this process"] * count / min(count, os.cpu_count() or 1)
-    median, low, high = ratio_with_interval(best, seconds["flowrl bulk_sync"])
-    print(f"flowrl bulk_sync / the bound of this machine: {median:.2f}  (95 % interval {low:.2f} to {high:.2f})")
+    here = seconds.pop("flowrl in this process") / (fragments * STEPS * ENVS)
+    per_step = {name: taken / (fragments * STEPS * ENVS * count) for name, taken in seconds.items()}
+    # As many workers as cores are as many times as fast as one in this process, at best.
+    per_step |= {"flowrl in this process": here, "the cores": here / min(count, os.cpu_count() or 1)}
+    pairs = [
+        Pair("flowrl bulk_sync", "RLlib sync", 2),
+        Pair("flowrl async", "RLlib async", 2),
+        Pair("flowrl bulk_sync", "the cores", bound=True),
+    ]
+    return compare(f"{count} workers on Ray", per_step, pairs, "env steps/s")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from common import interleaved, print_machine, ratio_with_interval
+from common import Pair, Row, compare, installed, interleaved, print_machine
 from replay_peers import PEERS, Contest, Contestant, NumpyRing, Rows
 
 from flowrl.data import Batch, RateLimiter, ReplayBuffer
@@ -74,76 +75,74 @@ def prepared(buffer: Contestant, rows: Rows) -> Rows:
     return buffer.prepared(rows) if isinstance(buffer, Flowrl) else rows
 
 
-def compare(title: str, contest: Contest, rounds: int, repeats: dict[str, int], among: list[str]) -> None:
-    """Time drawing and adding of all that are installed, and print a line for each."""
-    buffers: dict[str, Contestant] = {}
-    print(f"\n{title}: capacity {contest.capacity:,}")
-    for name, make in contestants(contest).items():
-        if among and name not in ("flowrl", *among):
-            continue
-        try:
-            buffers[name] = filled(make, contest)
-        except ImportError as error:
-            print(f"  {name:<20} missing ({error})")
+def measure(title: str, contest: Contest, rounds: int, repeats: dict[str, int], among: list[str]) -> list[Row]:
+    """Time drawing and adding of all that are installed."""
+    who = {name: make for name, make in contestants(contest).items() if not among or name in ("flowrl", *among)}
+    buffers = installed({name: partial(filled, make, contest) for name, make in who.items()})
+    rows: list[Row] = []
     for what, count in (("draw", DRAWN), ("add 256", DRAWN), ("add 8", 8)):
-        rows = contest.rows(count, np.random.default_rng(1))
-        times = repeats[what]
+        given, times = contest.rows(count, np.random.default_rng(1)), repeats[what]
 
         def turn(
-            buffer: Contestant, *, what: str = what, count: int = count, times: int = times, rows: Rows = rows
+            buffer: Contestant, *, what: str = what, count: int = count, times: int = times, given: Rows = given
         ) -> None:
-            ready = prepared(buffer, rows)
+            ready = prepared(buffer, given)
             for _ in range(times):
                 buffer.sample(count) if what == "draw" else buffer.add(ready)
 
-        turns = {name: (lambda buffer=buffer: turn(buffer)) for name, buffer in buffers.items()}
-        for each in turns.values():
-            each()  # warm up
-        report(what, interleaved(turns, rounds), times, count)
-    size, mine = (
-        sum(column[0].nbytes for column in contest.rows(1, np.random.default_rng(0)).values()),
-        buffers["flowrl"],
-    )
+        turns = {name: partial(turn, buffer) for name, buffer in buffers.items()}
+        for warm_up in turns.values():
+            warm_up()
+        each = {name: taken / times / count for name, taken in interleaved(turns, rounds).items()}
+        rows += compare(f"{title}, {what}", each, pairs_of(contest, what), "rows/s")
+    size = sum(column[0].nbytes for column in contest.rows(1, np.random.default_rng(0)).values())
+    mine = buffers["flowrl"]
     assert isinstance(mine, Flowrl)
-    print(f"  memory of flowrl / five columns: {mine.buffer.statistics()['bytes'] / size / contest.capacity:.3f}")
+    held = {"flowrl": mine.buffer.statistics()["bytes"] / contest.capacity, "the five columns": size}
+    costs = {name: np.array([bytes_]) for name, bytes_ in held.items()}
+    rows += compare(f"{title}, memory", costs, [Pair("flowrl", "the five columns", 0.95, bound=True)], "bytes/row")
     buffers.clear()
     gc.collect()
+    return rows
 
 
-def report(what: str, seconds: dict[str, np.ndarray], times: int, count: int) -> None:
-    print(f"  {what}")
-    for name, taken in seconds.items():
-        each = float(np.median(taken)) / times
-        line = f"    {name:<20} {1e6 * each:>9.1f} us  {1 / each:>9,.0f} a second  {count / each:>12,.0f} rows/s"
-        if name in PEERS:
-            best = "flowrl, pool" if "flowrl, pool" in seconds else "flowrl"
-            median, low, high = ratio_with_interval(taken, seconds[best])
-            line += f"   {best} is {median:.2f}x as fast ({low:.2f} to {high:.2f})"
-        print(line, flush=True)
+def pairs_of(contest: Contest, what: str) -> list[Pair]:
+    """Who is compared; the fastest of flowrl with the peers."""
+    best = "flowrl, pool" if contest.dtype is np.uint8 else "flowrl"
+    bounds = {"numpy ring, reused": "flowrl, pool"} if contest.dtype is np.uint8 else {"numpy ring": "flowrl"}
+    aimed = "stable-baselines3" if contest.dtype is np.uint8 else "cpprb"
+    return [
+        *(Pair(ours, ring, bound=True) for ring, ours in bounds.items()),
+        *(
+            Pair(best, peer, 2.0 if (what, peer) == ("draw", aimed) else None)
+            for peer in contestants(contest)
+            if peer in PEERS
+        ),
+    ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", nargs="+", default=["rows", "pixels", "pixels-once"])
     parser.add_argument("--capacity", type=int, default=1_000_000)
     parser.add_argument("--pixels", type=int, default=20_000, help="56 kB a row and contestant where stored twice")
     parser.add_argument("--among", nargs="+", default=[], metavar="CONTESTANT", help="by the names that are printed")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print_machine("numpy", "torch", *PEERS)
     quick = {"draw": 300, "add 256": 100, "add 8": 500}
     slow = {"draw": 20, "add 256": 10, "add 8": 100}
     pixels = Contest(options.pixels, (4, 84, 84), np.uint8, once=False)
-    if "rows" in options.only:
-        compare(
-            "float32[4]", Contest(options.capacity, (4,), np.float32, once=False), options.rounds, quick, options.among
-        )
-    if "pixels" in options.only:
-        compare("uint8[4, 84, 84], next_obs stored twice", pixels, options.rounds, slow, options.among)
-    if "pixels-once" in options.only:
-        compare(
-            "uint8[4, 84, 84], next_obs stored once", pixels._replace(once=True), options.rounds, slow, options.among
-        )
+    cases = {
+        "rows": ("float32[4]", Contest(options.capacity, (4,), np.float32, once=False), quick),
+        "pixels": ("pixels, next_obs twice", pixels, slow),
+        "pixels-once": ("pixels, next_obs once", pixels._replace(once=True), slow),
+    }
+    rows: list[Row] = []
+    for name in options.only:
+        title, contest, repeats = cases[name]
+        rows += measure(title, contest, options.rounds, repeats, options.among)
+    return rows
 
 
 if __name__ == "__main__":

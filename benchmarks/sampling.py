@@ -12,13 +12,13 @@ that flowrl is faster. Aims: torch at least 0.9 of the torch loop, numpy as near
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import gymnasium
 import numpy as np
 import torch
-from common import interleaved, print_machine, ratio_with_interval
+from common import Pair, Row, compare, interleaved, print_machine
 
 from flowrl.envs import make_manager
 from flowrl.policies import PPOPolicy
@@ -27,7 +27,11 @@ from flowrl.rollout import RolloutWorker
 
 FRAGMENT = 128
 CASES = {"sync 8": 8, "native 8": 8, "native 64": 64, "native 1024": 1024}
-RATIOS = [("torch", "torch"), ("numpy", "torch"), ("numpy", "numpy")]
+PAIRS = [
+    Pair("flowrl, torch", "torch loop", 0.9, bound=True),
+    Pair("flowrl, numpy", "torch loop", bound=True),
+    Pair("flowrl, numpy", "numpy loop", bound=True),
+]
 
 
 def vector_env(case: str) -> gymnasium.vector.VectorEnv:
@@ -154,8 +158,8 @@ class Worker:
         return dict(batch.items())
 
 
-def measure(case: str, steps: int, rounds: int) -> None:
-    """Print the rates and the ratios of one case."""
+def measure(case: str, steps: int, rounds: int) -> list[Row]:
+    """The rates and the ratios of one case."""
     flowrl = {backend: Worker(case, backend) for backend in ("torch", "numpy")}
     model = flowrl["torch"].policy.model
     bare = {"torch": BareLoop(case, TorchActor(model)), "numpy": BareLoop(case, NumpyActor(model))}
@@ -174,28 +178,21 @@ def measure(case: str, steps: int, rounds: int) -> None:
 
     seconds = interleaved({name: repeat(one) for name, one in contestants.items()}, rounds)
     per_step = {name: seconds[name] / (one.steps / rounds) for name, one in contestants.items()}
-    for name, values in per_step.items():
-        low, rate, high = np.quantile(1 / values, [0, 0.5, 1])
-        print(f"{case:<12} {name:<14} {rate:>9,.0f} env steps/s   (min {low:,.0f}, max {high:,.0f})")
-    for backend, loop in RATIOS:
-        median, low, high = ratio_with_interval(per_step[f"{loop} loop"], per_step[f"flowrl, {backend}"])
-        print(f"{case:<12} flowrl, {backend} / {loop} loop: {median:.2f}  (95 % interval {low:.2f} to {high:.2f})")
-    median, low, high = ratio_with_interval(per_step["torch loop"], per_step["numpy loop"])
-    print(f"{case:<12} numpy loop / torch loop: {median:.2f}  (95 % interval {low:.2f} to {high:.2f})", flush=True)
     for one in chain(bare.values(), (worker.worker for worker in flowrl.values())):
         (one.envs if isinstance(one, BareLoop) else one).close()
+    return compare(case, per_step, PAIRS, "env steps/s")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=20_000, help="env steps of a round, at least one fragment")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", choices=CASES, help="one case")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print_machine("numpy", "torch", "gymnasium")
-    for case in CASES if options.only is None else [options.only]:
-        measure(case, options.steps, options.rounds)
+    cases = CASES if options.only is None else [options.only]
+    return [row for case in cases for row in measure(case, options.steps, options.rounds)]
 
 
 if __name__ == "__main__":

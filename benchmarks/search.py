@@ -14,11 +14,12 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from common import interleaved, print_machine, ratio_with_interval
+from common import Pair, Row, compare, interleaved, print_machine
 
 from flowrl.envs.games import GameModel, make
 from flowrl.policies.in_numpy import log_softmax
@@ -60,13 +61,14 @@ def by_loop(model: GameModel, roots: Array, evaluate: Evaluate, simulations: int
         one_tree.search(model, root, evaluate, simulations, 1.5)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--simulations", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=9)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     print_machine("numpy")
+    rows: list[Row] = []
     for name in ("tic_tac_toe", "connect_four"):
         model = make(name).model()
         assert model is not None
@@ -82,10 +84,9 @@ def main() -> None:
             )
         seconds = interleaved(contestants, args.rounds)
         of_one = {label: times / (trees[label] * args.simulations) for label, times in seconds.items()}
-        for label, times in of_one.items():
-            ratio, low, high = ratio_with_interval(of_one["loop"], times)
-            line = f"{name:13s} {label:10s} {1 / np.median(times):9,.0f} simulations a second"
-            print(line if label == "loop" else f"{line}, {ratio:.1f} times the loop ({low:.1f} to {high:.1f})")
+        pairs = [Pair(label, "loop", 10 if label == "64 trees" else None) for label in list(trees)[1:]]
+        rows += compare(name, of_one, pairs, "simulations/s")
+    return rows
 
 
 if __name__ == "__main__":
