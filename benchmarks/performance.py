@@ -57,7 +57,8 @@ class Measured(NamedTuple):
 
 
 PARTS = [
-    Measured("Start and memory", "start_and_memory", "--rounds 3"),
+    Measured("Start", "start_and_memory", "start"),
+    Measured("Memory", "start_and_memory", "memory --rounds 1"),
     Measured("The engine, beside generators and other graphs of operators", "engine_overhead"),
     Measured("A plan, beside a loop written by hand", "loop_overhead", "--rounds 15"),
     Measured("Acting, beside bare loops", "sampling", "--steps 5000 --rounds 11"),
