@@ -60,7 +60,7 @@ PARTS = [
     Measured("Start", "start_and_memory", "start"),
     Measured("Memory", "start_and_memory", "memory --rounds 1"),
     Measured("The engine, beside generators and other graphs of operators", "engine_overhead"),
-    Measured("A plan, beside a loop written by hand", "loop_overhead", "--rounds 15"),
+    Measured("A plan, beside a loop written by hand", "loop_overhead"),
     Measured("Acting, beside bare loops", "sampling", "--steps 5000 --rounds 11"),
     Measured("Environments, beside vector environments", "env_managers", "--rounds 5 --scale 0.5"),
     Measured("Games, beside environments with one agent", "games", "--copies 8 --network balancing"),
