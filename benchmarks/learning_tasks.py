@@ -84,6 +84,13 @@ MOUNTAIN_CAR = (
 SMALL = f"--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3 {NUMPY}"
 #: Twenty updates per env step.
 EAGER = f"{SMALL} --set replay_ratio=2560 --set eval_every=250"
+#: Of MBPO: ten updates per env step, from short rollouts of a small model; and what looks as often at SAC.
+OFTEN = "--set eval_every=250 --set eval_train_ratio=0"
+IMAGINING = (
+    f"{SMALL} --set replay_ratio=1280 --set learning_starts=200 --set random_steps=200 --set model_every=125 "
+    f"--set model_hidden=[64,64] --set horizon=5 --set imagined_branches=50 --set imagined_ratio=250 "
+    f"--set imagined_size=50000 {OFTEN}"
+)
 DROQ = "--set dropout=0.01 --set layer_norm=true"
 #: Of discrete SAC for CartPole-v1: environments, network and targets as DQN has them; and against a slow drift off the
 #: track observations of one scale, and a far horizon.
@@ -241,6 +248,8 @@ TASKS = {
     "sac-pendulum": Task("sac", -200, 20_000, "Pendulum-v1", SMALL, "-157"),
     "redq-pendulum": Task("redq", -200, 4_000, "Pendulum-v1", f"{EAGER} --set critics=10"),
     "droq-pendulum": Task("redq", -200, 4_000, "Pendulum-v1", f"{EAGER} --set critics=2 {DROQ}"),
+    "mbpo-pendulum": Task("mbpo", -200, 4_000, "Pendulum-v1", IMAGINING),
+    "sac-pendulum-often": Task("sac", -200, 20_000, "Pendulum-v1", f"{SMALL} {OFTEN}"),
     "tqc-pendulum": Task("tqc", -200, 20_000, "Pendulum-v1", SMALL),
     "crossq-pendulum": Task("crossq", -200, 20_000, "Pendulum-v1", f"{SMALL} --set critic_hidden=[64,64]"),
     "td3-pendulum": Task("td3", -200, 20_000, "Pendulum-v1", SMALL, "-152"),

@@ -19,6 +19,7 @@ from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.league import AddSnapshot, RecordGames
 from flowrl.operators.metrics import Report, StandardMetricsReporting
+from flowrl.operators.models import FitModel, ImaginedRollouts, Snapshots
 from flowrl.operators.normalize import DatasetStatistics, GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, Reanalyse, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rewards import CombineRewards, EstimateLogp, EstimateReward, TrainReward
@@ -64,10 +65,12 @@ __all__ = [
     "EstimateReward",
     "Evaluate",
     "FillColumn",
+    "FitModel",
     "FollowWorkers",
     "FromDataset",
     "GatherStatistics",
     "HindsightRelabel",
+    "ImaginedRollouts",
     "InitialState",
     "JoinTeam",
     "JoinTurns",
@@ -88,6 +91,7 @@ __all__ = [
     "ScaleRewards",
     "SelectExperiences",
     "Sequentially",
+    "Snapshots",
     "SplitBatch",
     "StandardMetricsReporting",
     "StandardizeFields",

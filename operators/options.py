@@ -222,6 +222,26 @@ class ImitationRewardSettings(DemonstrationSettings, RewardModelSettings):
     demonstration_batch_size: int = positive(256, "demonstrated rows paired with each fragment")
 
 
+@attrs.frozen(kw_only=True, slots=False)
+class DynamicsSettings(Settings):
+    """A model of the environment, and experience that it imagines."""
+
+    model_members: int = positive(5, "networks of the model")
+    model_elites: int = positive(3, "networks that imagine: those with the least error on held-out rows")
+    model_hidden: tuple[int, ...] = sizes(128, 128, meaning="sizes of the hidden layers of each network of the model")
+    model_learning_rate: float = positive(1e-3, "learning rate of the model (Adam)")
+    model_every: int = positive(125, "env steps between fits of the model")
+    model_holdout: float = proper_fraction(0.2, "fraction of the real rows that judge the model, and do not train it")
+    model_minibatch_size: int = positive(32, "rows per optimizer step of each network of the model")
+    model_patience: int = positive(5, "epochs without an improvement on the held-out rows that end a fit")
+    model_epochs: int = positive(100, "most epochs of a fit")
+    horizon: int = positive(5, "steps of an imagined episode")
+    imagined_branches: int = positive(50, "episodes imagined at once")
+    imagined_ratio: float = positive(250.0, "imagined rows per env step")
+    imagined_size: int = positive(50_000, "capacity of the buffer of imagined rows")
+    real_fraction: float = proper_fraction(0.05, "fraction of the rows of an update that are real")
+
+
 # -- options
 
 

@@ -31,6 +31,7 @@ from flowrl.plans import league as _league
 from flowrl.plans import mappo as _mappo
 from flowrl.plans import marwil as _marwil
 from flowrl.plans import masac as _masac
+from flowrl.plans import mbpo as _mbpo
 from flowrl.plans import muzero as _muzero
 from flowrl.plans import ppo as _ppo
 from flowrl.plans import pqn as _pqn
@@ -1286,6 +1287,55 @@ class MASAC(_masac.MASAC):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_MASAC],
+    ) -> None: ...
+
+class _MBPO(_Settings, total=False):
+    batch_size: int
+    buffer_size: int
+    critic_learning_rate: float | str | list[list[float]] | None
+    entropy_fraction: float
+    fragment_steps: int
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    horizon: int
+    imagined_branches: int
+    imagined_ratio: float
+    imagined_size: int
+    learn_temperature: bool
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    model_elites: int
+    model_epochs: int
+    model_every: int
+    model_hidden: Sequence[int]
+    model_holdout: float
+    model_learning_rate: float
+    model_members: int
+    model_minibatch_size: int
+    model_patience: int
+    random_steps: int
+    real_fraction: float
+    replay_ratio: float
+    report_every: int
+    target_entropy: float | None
+    target_every: int
+    tau: float
+    temperature: float
+
+class MBPO(_mbpo.MBPO):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_MBPO],
     ) -> None: ...
 
 class _MuZero(_Settings, total=False):

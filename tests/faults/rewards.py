@@ -8,7 +8,66 @@ ICM = "tests/rewards/test_icm.py::"
 OPERATORS = "tests/operators/test_reward_ops.py::"
 PLANS = "tests/plans/test_reward_plans.py::"
 
+DYNAMICS = "tests/rewards/test_dynamics.py::"
+IMAGINING = "tests/operators/test_models.py::"
+
 FAULTS = [
+    Fault(
+        "Z1",
+        "flowrl/rewards/dynamics.py",
+        "mine = draw.choice(learned, ",
+        "mine = draw.choice(order, ",
+        DYNAMICS + "test_held_out_rows_choose_weights_and_elites",
+    ),
+    Fault(
+        "Z1",
+        "flowrl/rewards/dynamics.py",
+        "            normalizer.count.zero_()\n",
+        "",
+        DYNAMICS + "test_inputs_and_outcomes_are_normalized_by_all_rows",
+    ),
+    Fault(
+        "Z1",
+        "flowrl/rewards/dynamics.py",
+        "(likelihood + ends).mean(1).sum()",
+        "(likelihood + ends).mean()",
+        DYNAMICS + "test_the_loss_is_that_of_a_loop",
+    ),
+    Fault(
+        "Z2",
+        "flowrl/rewards/dynamics.py",
+        "(0.5 * log_var[at]).exp()",
+        "log_var[at].exp()",
+        DYNAMICS + "test_an_elite_imagines_by_hand",
+    ),
+    Fault(
+        "Z2",
+        "operators/models.py",
+        "obs = next_obs[~terminated]",
+        "obs = next_obs",
+        IMAGINING + "test_branches_end_where_the_model_ends_them_or_at_the_horizon",
+    ),
+    Fault(
+        "Z3",
+        "operators/models.py",
+        "return self.buffer[:]",
+        "return self.buffer.sample(len(self.buffer))",
+        IMAGINING + "test_all_rows_each_time_that_some_were_added",
+    ),
+    Fault(
+        "Z3",
+        "operators/models.py",
+        "        if not self.model.elites:\n            return BLOCKED\n",
+        "",
+        IMAGINING + "test_nothing_is_imagined_before_the_first_fit",
+    ),
+    Fault(
+        "D3",
+        "flowrl/rewards/dynamics.py",
+        '"elites": list(self.elites)',
+        '"elites": list[int]()',
+        DYNAMICS + "test_it_goes_on_from_its_state",
+    ),
     Fault(
         "O1",
         "operators/rewards.py",
@@ -91,21 +150,21 @@ FAULTS = [
     ),
     Fault(
         "D6",
-        "flowrl/rewards/model.py",
+        "flowrl/rewards/learned.py",
         "        with self.stream.swapped_in():\n            self._build()\n",
         "        self._build()\n",
         MODELS + "test_its_streams_are_its_own",
     ),
     Fault(
         "D6",
-        "flowrl/rewards/model.py",
+        "flowrl/rewards/learned.py",
         "TorchStream(SeedTree(seed).integer(type(self).__name__))",
         "TorchStream(seed)",
         MODELS + "test_its_streams_are_its_own",
     ),
     Fault(
         "D3",
-        "flowrl/rewards/model.py",
+        "flowrl/rewards/learned.py",
         '        load_optimizer(self.optimizer, saved.inside("optimizer"))\n',
         "",
         MODELS + "test_it_goes_on_from_its_state",

@@ -17,6 +17,7 @@ from flowrl import operators as ops
 from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer, SequenceReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import BCPolicy, DQNPolicy, MuZeroPolicy, PPOPolicy, R2D2Policy
+from flowrl.rewards import Dynamics
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -145,6 +146,11 @@ def curiosity() -> Any:
     return model
 
 
+def dynamics() -> Dynamics:
+    box = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    return Dynamics(box, spaces.Discrete(2), hidden=(4,), members=3, elites=2, device="cpu")
+
+
 def many_agents() -> list[Batch | MultiAgentBatch]:
     alone: list[Batch | MultiAgentBatch] = [*rows()]
     return [*alone, MultiAgentBatch({"default_policy": rows()[0], "other": rows()[1]}, env_steps=6)]
@@ -203,6 +209,11 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "EstimateReward": (lambda _: ops.EstimateReward(curiosity()), fragments, "for_each"),
     "Evaluate": (lambda _: ops.Evaluate(workers(), every=20, episodes=2), results, "for_each"),
     "FillColumn": (lambda _: ops.FillColumn("reward", 1.0), fragments, "for_each"),
+    "FitModel": (
+        lambda _: ops.FitModel(dynamics(), epochs=2),
+        lambda: [each.flat() for each in fragments()],
+        "for_each",
+    ),
     "FollowWorkers": (lambda _: ops.FollowWorkers(workers()), lambda: [[{"kl": 1.0}, {"kl": 2.0}]] * 2, "for_each"),
     "GAE": (lambda _: ops.GAE(0.9, 0.8), valued, "for_each"),
     "Episodes": (lambda _: ops.Episodes(), fragments, "for_each"),
@@ -244,6 +255,17 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
 def store_and_replay() -> Plan:
     buffer = ReplayBuffer(12)
     return ops.Concurrently([from_items(rows()).for_each(ops.StoreToReplay(buffer)), ops.Replay(buffer, 4)])
+
+
+def imagined() -> Plan:
+    buffer, model = ReplayBuffer(12), dynamics()
+    return ops.Concurrently(
+        {
+            "store": from_items(fragments()).for_each(ops.StoreToReplay(buffer)),
+            "fit": ops.Snapshots(buffer, every=4).for_each(ops.FitModel(model, epochs=2)),
+            "imagine": ops.ImaginedRollouts(workers(), model, buffer, branches=3, horizon=2),
+        }
+    )
 
 
 def one_after_another() -> Plan:
@@ -324,6 +346,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "Demonstrations": (demonstrated, None),
     "Dequeue": (through_a_queue, None),
     "FromDataset": (from_disk, None),
+    "ImaginedRollouts": (imagined, 8),
     "MixInDemonstrations": (demonstrations_mixed_in, 10),
     "OfflineRows": (offline_rows, None),
     "ParallelRollouts": (lambda: ops.ParallelRollouts(workers(), steps=2), 4),
@@ -331,6 +354,7 @@ PLANS: dict[str, tuple[Callable[[], Plan], int | None]] = {
     "RecordGames": (against_past_selves, 4),
     "Replay": (store_and_replay, 10),
     "Sequentially": (one_after_another, 12),
+    "Snapshots": (imagined, 4),
     "StandardMetricsReporting": (reported, 3),
     "TrainAllReduce": (learned_together, 4),
     "from_minari": (from_minari, None),

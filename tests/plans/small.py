@@ -252,6 +252,21 @@ SMALL["redq"] = {**SMALL["sac"], "critics": 3, "policy_delay": 2}
 SMALL["redq droq"] = {**SMALL["redq"], "critics": 2, "dropout": 0.1, "layer_norm": True}
 SMALL["tqc"] = {**SMALL["sac"], "critics": 2, "quantiles": 5}
 SMALL["crossq"] = {**SMALL["sac"], "critic_hidden": (12,), "policy_delay": 2, "renorm_warmup": 3}
+SMALL["mbpo"] = {
+    **SMALL["sac"],
+    "target_every": 3,
+    "model_hidden": (8,),
+    "model_members": 3,
+    "model_elites": 2,
+    "model_every": 12,
+    "model_minibatch_size": 20,
+    "model_epochs": 3,
+    "horizon": 3,
+    "imagined_branches": 5,
+    "imagined_ratio": 5.0,
+    "imagined_size": 60,  # wraps during the tests
+    "real_fraction": 0.25,
+}
 SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
 SMALL["r2d2"] = {
     **SMALL["dqn"],
