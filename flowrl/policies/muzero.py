@@ -137,7 +137,7 @@ class UnrollSettings(Settings):
     """How the model is unrolled in learning, and how far rewards are summed."""
 
     unroll_steps: int = at_least_one(5, "steps that learning unrolls the model over")
-    n_step: int = at_least_one(20, "rewards summed in a value target before it bootstraps, within a sequence")
+    n_step: int = at_least_one(10, "rewards summed in a value target before it bootstraps, within a sequence")
 
 
 class MuZeroPolicy(Policy):
