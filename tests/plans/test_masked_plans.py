@@ -29,7 +29,9 @@ def test_no_plan_ever_takes_an_action_that_is_not_valid(name: str) -> None:
     shown = dict.fromkeys(known, random_steps(DOORS))
     try:
         workers, plan = make(name, env=DOORS, **shown)
-    except ConfigError:  # it is not for discrete actions at all
+    except ConfigError as error:  # it is not for discrete actions at all, or its model predicts no masks
+        if "predicts observations that are a Box of floats" in str(error):
+            return
         with pytest.raises(ConfigError):
             make(name, env="CartPole-v1", **{key: offline_data("CartPole-v1") for key in known & {"data"}})
         return
