@@ -268,6 +268,7 @@ SMALL["mbpo"] = {
     "real_fraction": 0.25,
 }
 SMALL["sac discrete"] = {**SMALL["sac"], "env": "CartPole-v1"}
+SMALL["mbpo discrete"] = {**SMALL["mbpo"], "env": "CartPole-v1"}
 SMALL["r2d2"] = {
     **SMALL["dqn"],
     "memory_size": 8,
