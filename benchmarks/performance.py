@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -37,8 +37,8 @@ and mpe2. [Benchmarks](benchmarks.md) has more of them, which answer other quest
 
 - **Machine.** {machine}. {day}. Nothing was measured on a GPU.
 - **Ratio.** How many times as fast flowrl is as the other one, or as small: above 1, flowrl is better. Contestants take
-  turns; a ratio is the median of such rounds, with its 95 % interval. Both have the same work, and one thread of torch
-  each unless several processes are the matter.
+  turns; a ratio is the median of such rounds, with its 95 % interval. Both do the same work in one thread of torch,
+  unless the benchmark says otherwise.
 - **Bound.** Not a library, but the same work without one: a bare loop, or what every library has to do. Nobody gets far
   beyond a ratio of 1 there.
 """
@@ -68,7 +68,7 @@ PARTS = [
     Measured("Workers on Ray, beside RLlib", "ray_sampling", "--fragments 10 --rounds 7"),
     Measured("Small items from actors, beside Ray alone", "ray_gather", "--seconds 0.5"),
     Measured("Updates, beside other learners and matrix products", "learner", "--rounds 11 --updates 100"),
-    Measured("Where the time of an update goes", "learner", "--parts --rounds 11 --updates 100"),
+    Measured("Where the time of an update goes, as shares", "learner", "--parts --rounds 11 --updates 100"),
     Measured("Learning CartPole-v1", "ppo_cartpole", "--quick --seeds 110 111 112 113 114"),
     Measured("Replay buffers", "replay", "--rounds 9 --capacity 200000 --pixels 4000"),
     Measured("Replay by priority", "prioritized", "--rounds 9 --capacity 200000"),
@@ -80,6 +80,7 @@ PARTS = [
 
 def rows_of(name: str, options: str) -> list[Row]:
     """What a benchmark finds; to be called in a process of its own."""
+    set_start_method(None, force=True)  # how this process was started is not how those of the benchmark are to be
     found: list[Row] = import_module(name).main(shlex.split(options))
     return found
 

@@ -6,7 +6,8 @@ that run alone are beside it. Aim: 0.3 seconds for the first two.
 
 Memory: what a training process holds after 4000 env steps of CartPole-v1, with all its children: its own pages and its
 share of the common ones. PPO and DQN in one process, DQN with a full buffer of a million rows; IMPALA with two workers
-on Ray. Settings are the defaults, but for the capacity, and no priorities in RLlib's buffer.
+on Ray, beside two actors that have loaded torch and gymnasium. Settings are the defaults, but for the capacity, and no
+priorities in RLlib's buffer.
 
     python benchmarks/start_and_memory.py [start] [memory] [--rounds 5] [--rows 1000000] [--steps 1000]
 """
@@ -18,13 +19,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Pair, Row, compare, interleaved, print_machine
+from common import Pair, Row, compare, interleaved, local_ray, print_machine
 
 ENV, TRAINED = "CartPole-v1", 4_000
 
@@ -115,11 +117,15 @@ def sb3_dqn(rows: int) -> Any:
     return model
 
 
-def rllib(config: Any, workers: int = 0) -> Any:
-    algorithm = config.environment(ENV).env_runners(num_env_runners=workers).build_algo()
+def rllib(config: Any) -> Any:
+    """On a Ray without a dashboard; the driver learns."""
+    stack = ExitStack()
+    stack.enter_context(local_ray(4))
+    config = config.environment(ENV).learners(num_learners=0).env_runners(num_env_runners=0)
+    algorithm = config.build_algo()
     while algorithm.train()["num_env_steps_sampled_lifetime"] < TRAINED:
         pass
-    return algorithm
+    return stack, algorithm
 
 
 def rllib_ppo(rows: int) -> Any:
@@ -133,7 +139,7 @@ def rllib_dqn(rows: int) -> Any:
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
     kind = {"type": "EpisodeReplayBuffer", "capacity": rows}
-    algorithm = rllib(DQNConfig().training(replay_buffer_config=kind))
+    stack, algorithm = rllib(DQNConfig().training(replay_buffer_config=kind))
     steps = 200
     for _ in range(rows // steps):
         episode = SingleAgentEpisode(
@@ -144,19 +150,34 @@ def rllib_dqn(rows: int) -> Any:
             len_lookback_buffer=0,
         )
         algorithm.local_replay_buffer.add(episode.to_numpy())
-    return algorithm
+    return stack, algorithm
 
 
-def rllib_impala(rows: int) -> Any:
-    from ray.rllib.algorithms.impala import IMPALAConfig
+class Importer:
+    """What every library loads in a worker."""
 
-    return rllib(IMPALAConfig(), workers=2)
+    def __init__(self) -> None:
+        import gymnasium
+        import torch
+
+        self.loaded = gymnasium, torch
+
+
+def ray_alone(rows: int) -> Any:
+    """Two actors, which nobody asks for anything."""
+    import ray
+
+    stack, here = ExitStack(), Importer()
+    stack.enter_context(local_ray(4))
+    actors = [ray.remote(Importer).remote() for _ in range(2)]
+    ray.get([actor.__ray_ready__.remote() for actor in actors])
+    return stack, actors, here
 
 
 TRAINERS: dict[str, dict[str, Callable[[int], Any]]] = {
     "PPO": {"flowrl": flowrl_ppo, "Stable-Baselines3": sb3_ppo, "RLlib": rllib_ppo},
     "DQN": {"flowrl": flowrl_dqn, "Stable-Baselines3": sb3_dqn, "RLlib": rllib_dqn},
-    "IMPALA": {"flowrl": flowrl_impala, "RLlib": rllib_impala},
+    "IMPALA": {"flowrl": flowrl_impala, "Ray alone": ray_alone},
 }
 
 
@@ -196,7 +217,8 @@ def memory(rounds: int, rows: int) -> list[Row]:
         here = [who for who in trainers if find_spec(NEEDS.get(who, "flowrl"))]
         taken = {who: np.array([held(name, who, rows) for _ in range(rounds)]) for who in here}
         what = f"{name}, {rows:,} rows" if name == "DQN" else name
-        found += compare(f"memory, {what}", taken, [Pair("flowrl", who) for who in trainers if who != "flowrl"], "MB")
+        pairs = [Pair("flowrl", who, bound=who == "Ray alone") for who in trainers if who != "flowrl"]
+        found += compare(f"memory, {what}", taken, pairs, "MB")
     return found
 
 
