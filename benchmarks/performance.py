@@ -35,7 +35,7 @@ Figures of speed, start and memory, those that flowrl loses among them. One comm
 and writes this page: `PYTHONPATH=. python benchmarks/performance.py`, with the extras `bench`, `compiled` and `envs`,
 and mpe2. [Benchmarks](benchmarks.md) has more of them, which answer other questions.
 
-- **Machine.** {machine}. {day}. Nothing was measured on a GPU.
+- **Machine.** {machine}. {day}, with a load of {load:.1f} beside the benchmarks. Nothing was measured on a GPU.
 - **Ratio.** How many times as fast flowrl is as the other one, or as small: above 1, flowrl is better. Contestants take
   turns; a ratio is the median of such rounds, with its 95 % interval. Both do the same work in one thread of torch,
   unless the benchmark says otherwise.
@@ -115,9 +115,9 @@ def table(rows: list[Row]) -> Iterator[str]:
         yield f"| {row.what} | {row.pair.ours}: {row.ours} | {kind}{row.pair.other}: {row.other} | {row} | {aim} |"
 
 
-def page(found: dict[Measured, list[Row] | str]) -> str:
-    """The page in Markdown."""
-    lines = [HEAD.format(machine=f"{processor()}, {machine(*PACKAGES)}", day=date.today().isoformat())]
+def page(found: dict[Measured, list[Row] | str], load: float) -> str:
+    """The page in Markdown; `load` is that of the machine before the first benchmark."""
+    lines = [HEAD.format(machine=f"{processor()}, {machine(*PACKAGES)}", day=date.today().isoformat(), load=load)]
     rows = [row for each in found.values() if isinstance(each, list) for row in each if not row.missing]
     slower = [row for row in rows if not row.pair.bound and row.ratio < 1]
     missed = [row for row in rows if row not in slower and row.pair.aim is not None and row.ratio < row.pair.aim]
@@ -146,10 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [part for part in PARTS if not options.names or part.name in options.names]
     if options.options is not None:
         parts = [part._replace(options=options.options) for part in parts]
-    found: dict[Measured, list[Row] | str] = {}
+    found, load = dict[Measured, list[Row] | str](), os.getloadavg()[0]
     for part in parts:
         found[part] = measured(part)
-        options.out.write_text(page(found))  # so that what is there by then is not lost
+        options.out.write_text(page(found, load))  # so that what is there by then is not lost
     return int(any(isinstance(each, str) for each in found.values()))
 
 
