@@ -2,8 +2,8 @@
 
 One thread of torch; what an update needs belongs to it: drawing from the buffer, the loss, the optimiser step and what
 the library keeps of it. flowrl's updates are those of a plan that a run pulls item by item. All contestants are given
-the same rows, and take turns in one run. Aim: 1.5x of each peer. Beside them stands a bound: the matrix products of an
-update alone, forward and backward, in torch and in numpy.
+the same rows, and take turns in one run. Beside them stands a bound: the matrix products of an update alone, forward
+and backward, in torch and in numpy.
 
 DQN: observations of CartPole, two layers of 64, batches of 64; Huber loss, Adam and clipping by norm, neither double
 Q-learning nor dueling networks. SAC: observations of Pendulum, two layers of 256 in the actor and in both critics,
@@ -199,7 +199,7 @@ def race(name: str, rounds: int, updates: int, only: list[str], clock: Callable[
         update(min(updates, 100))  # warm up
     seconds = interleaved({who: partial(update, updates) for who, update in ready.items()}, rounds, clock)
     pairs = [
-        *(Pair("flowrl", peer, 1.5) for peer in PEERS[name]),
+        *(Pair("flowrl", peer) for peer in PEERS[name]),
         *(Pair("flowrl", bound, bound=True) for bound in bounds),
     ]
     return compare(f"{name} updates", {who: taken / updates for who, taken in seconds.items()}, pairs, "updates/s")

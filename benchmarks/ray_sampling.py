@@ -132,7 +132,7 @@ def measure(contestants: dict[str, Contestant], count: int, fragments: int, roun
     pairs = [
         Pair("flowrl bulk_sync", "RLlib sync", 2),
         Pair("flowrl async", "RLlib async", 2),
-        Pair("flowrl bulk_sync", "the cores", bound=True),
+        Pair("flowrl bulk_sync", "the cores", 0.8, bound=True),
     ]
     return compare(f"{count} workers on Ray", per_step, pairs, "env steps/s")
 
