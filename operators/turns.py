@@ -43,7 +43,7 @@ class JoinTurns:
         "agent": "collect in a game for two",
         **dict.fromkeys(("reward", "env_id", "episode_id", "t", *ENDS), ""),
     }
-    provides = ("mask", "episodes")
+    provides = ("mask",)
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
