@@ -47,43 +47,41 @@ class Config(DynamicsSettings, SACPolicy.Settings, ReplaySettings, ActingConfig)
     buffer_size: int = 100_000
     replay_ratio: float = 2_560.0
 
-
-def dynamics(workers: WorkerSet, config: Config) -> Dynamics:
-    """The model of the environment."""
-    return Dynamics(
-        workers.policy.observation_space,
-        workers.policy.action_space,
-        members=config.model_members,
-        elites=config.model_elites,
-        hidden=config.model_hidden,
-        learning_rate=config.model_learning_rate,
-        seed=config.seed,
-        device=config.device,
-    )
-
-
-def buffers(config: Config) -> tuple[ReplayBuffer, ReplayBuffer]:
-    """The buffers of real and of imagined rows, whose limiters keep both ratios to the updates."""
-    share, added = config.real_fraction, config.fragment_steps * config.num_envs
-    real = config.limiter(math.ceil(share * config.batch_size), added, share)
-
-    item = config.imagined_branches * config.horizon
-    if config.imagined_size < item:
-        raise ConfigError(
-            f"imagined_size is {config.imagined_size}, but imagined_branches * horizon are {item} rows at once: "
-            "make it larger, or imagine fewer"
+    def dynamics(self, workers: WorkerSet) -> Dynamics:
+        """The model of the environment."""
+        return Dynamics(
+            workers.policy.observation_space,
+            workers.policy.action_space,
+            members=self.model_members,
+            elites=self.model_elites,
+            hidden=self.model_hidden,
+            learning_rate=self.model_learning_rate,
+            seed=self.seed,
+            device=self.device,
         )
-    drawn = config.replay_ratio * (1 - share) / config.imagined_ratio
-    imagined = RateLimiter(drawn, item, sample_batch=math.ceil((1 - share) * config.batch_size), insert_batch=item)
-    return (
-        ReplayBuffer(config.buffer_size, gamma=config.gamma, limiter=real),
-        ReplayBuffer(config.imagined_size, gamma=config.gamma, limiter=imagined),
-    )
+
+    def buffers(self) -> tuple[ReplayBuffer, ReplayBuffer]:
+        """The buffers of real and of imagined rows, whose limiters keep both ratios to the updates."""
+        share, added = self.real_fraction, self.fragment_steps * self.num_envs
+        real = self.limiter(math.ceil(share * self.batch_size), added, share)
+
+        item = self.imagined_branches * self.horizon
+        if self.imagined_size < item:
+            raise ConfigError(
+                f"imagined_size is {self.imagined_size}, but imagined_branches * horizon are {item} rows at once: "
+                "make it larger, or imagine fewer"
+            )
+        drawn = self.replay_ratio * (1 - share) / self.imagined_ratio
+        imagined = RateLimiter(drawn, item, sample_batch=math.ceil((1 - share) * self.batch_size), insert_batch=item)
+        return (
+            ReplayBuffer(self.buffer_size, gamma=self.gamma, limiter=real),
+            ReplayBuffer(self.imagined_size, gamma=self.gamma, limiter=imagined),
+        )
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Four branches in turn: act, fit the model, imagine, learn."""
-    model, (real, imagined) = dynamics(workers, config), buffers(config)
+    model, (real, imagined) = config.dynamics(workers), config.buffers()
 
     # (1) Act, and store what happens.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)
