@@ -47,7 +47,7 @@ class JoinTurns:
     context: Context = context()
 
     def schema(self, given: Schema) -> Schema:
-        return given.without(*_OF_SEATS)
+        return given.without(*_OF_SEATS, *(name for name in given.columns if name.partition(".")[0] in _OF_SEATS))
 
     def __call__(self, batch: Batch) -> Batch:
         """The games of which this batch has both seats."""

@@ -68,7 +68,7 @@ class CQLPolicy(SACPolicy):
     """A `SACPolicy` for continuous actions that learns conservatively; see `CQLLearning`.
 
     Raises:
-        ConfigError: a single critic is to disagree; see `SACPolicy` too.
+        ConfigError: `diversity` of one critic, or of slopes by one number; see `SACPolicy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
@@ -80,9 +80,13 @@ class CQLPolicy(SACPolicy):
     settings: Settings
 
     def _choosing(self) -> ActionHead:
-        if self.settings.diversity and self.critics < 2:
-            raise ConfigError(f"diversity={self.settings.diversity:g} of critics={self.critics}: it takes at least two")
-        return SquashedChoice(self.action_space, "CQL")
+        choosing, weight = SquashedChoice(self.action_space, "CQL"), self.settings.diversity
+        if weight and min(self.critics, choosing.draws) < 2:
+            raise ConfigError(
+                f"diversity={weight:g} with critics={self.critics} and actions of {choosing.draws} numbers: expected "
+                "at least two of both: it turns the critics' slopes away from each other"
+            )
+        return choosing
 
     def _learning(self) -> SACLearning:
         return CQLLearning(self)

@@ -83,6 +83,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "latent_size": 8,
         "support_size": 4,
         "simulations": 4,
+        "considered_actions": 1,
         "unroll_steps": 2,
         "n_step": 3,
         "sequence_length": 4,

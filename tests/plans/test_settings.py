@@ -50,6 +50,8 @@ UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd", "redq", "
 #: Their data here are of one agent.
 ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql", "td3_bc")}
 UNUSED |= ONE_AGENT
+#: Their actions here are of one number, so what turns slopes away from each other is refused.
+ONE_NUMBER = {"cql": ["diversity"]}
 
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.
 LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100, "priority_beta_steps": 100}
@@ -148,7 +150,8 @@ def test_every_setting_changes_what_is_learned(plan: str) -> None:
     usual = {**settings_of(plan), **lively}
     besides = [{}, *variants(plan), *PLACES, *switches(fields, usual)]
     # The games of a league have discrete actions here.
-    unseen = {"squash", "log_std"} if "opponents" in attrs.fields_dict(config) else {*ONE_AGENT.get(plan, [])}
+    games = "opponents" in attrs.fields_dict(config)
+    unseen = {"squash", "log_std"} if games else {*ONE_AGENT.get(plan, []), *ONE_NUMBER.get(plan, [])}
     assert set(without_effect(fields, learned, usual, besides)) == unseen & {field.name for field in fields}
 
 

@@ -262,8 +262,10 @@ def test_the_critics_of_edac_disagree_as_in_a_loop() -> None:
     for k, linear in enumerate(network[0] for network in networks):
         got = policy.model.critics.layers[0].weight.grad[k] - plain.model.critics.layers[0].weight.grad[k]
         torch.testing.assert_close(got.T, linear.weight.grad, rtol=1e-2, atol=1e-5)
-    with pytest.raises(ConfigError, match="it takes at least two"):
-        make(CQLPolicy, BOX, diversity=0.7, critics=1)
+    one = gymnasium.spaces.Box(-2, 2, (1,), np.float32)
+    for space, critics in ((BOX, 1), (one, 4)):
+        with pytest.raises(ConfigError, match="expected at least two of both"):
+            make(CQLPolicy, space, diversity=0.7, critics=critics)
 
 
 def test_the_actor_of_td3_bc_against_a_loop() -> None:
