@@ -397,7 +397,7 @@ class KLPenalty(Option):
 
 @attrs.frozen(kw_only=True, slots=False)
 class Recurrent(MemorySettings, Option):
-    """A recurrent layer, which learns from sequences."""
+    """A memory, which learns from sequences."""
 
     recurrent: Cell | None = setting(None, "memory that actor and critic share: lstm, gru or gtrxl; None: none")
     sequence_length: int = positive(32, "steps that learning unrolls the recurrent layer over")

@@ -24,6 +24,12 @@ class Recall(gymnasium.Env[Any, Any]):
     True
     >>> [float(env.step(0)[0][1]) for _ in range(3)]
     [0.0, 0.0, 1.0]
+    >>> _, reward, over, _, _ = env.step(int(shown > 0))
+    >>> reward, over
+    (1.0, True)
+    >>> _, _ = env.reset()
+    >>> [env.step(0)[2] for _ in range(4)]
+    [False, False, False, True]
     """
 
     action_space = spaces.Discrete(2)

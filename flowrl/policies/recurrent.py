@@ -35,7 +35,7 @@ RECURRENT_REQUIRES = {
 
 @attrs.frozen(kw_only=True, slots=False)
 class MemorySettings(Settings):
-    """The recurrent layer."""
+    """The memory."""
 
     recurrent: Cell | None = setting("lstm", "memory before the hidden layers: lstm, gru, or gtrxl, a transformer")
     memory_size: int = positive(64, "units of the memory; of gtrxl a multiple of 4")
