@@ -170,14 +170,16 @@ class Gather(Stage):
     def step(self) -> Any:
         if self._num_joined < len(self.workers.members):
             self._join()
+        active = self.meter.context.decisions.active
         while True:
-            if arrival := self._decided(self.meter.path, self._first_arrived()):
-                self._settle(*arrival[0])
+            arrived = self._first_arrived()
+            if (arrived or active) and (decided := self._decided(self.meter.path, arrived)):
+                self._settle(*decided[0])
             elif self._may_ask():
                 self._ask(self.todo[0])
                 self.todo.popleft()
-            else:
-                return self._next()
+            elif (item := self._next()) is not WORKED or not self.todo:
+                return item
 
     def _first_arrived(self) -> list[Request]:
         while self._arrived and self._arrived[0] not in self._open:  # settled, by `drain` or with an error

@@ -426,8 +426,8 @@ class Bounded:
 
     def for_env(self, action: Array) -> Array:
         scaled = self.low + (action + 1) * ((self.high - self.low) / 2)
-        # Rounding must not leave the space.
-        inside: Array = np.clip(scaled, self.low, self.high)
+        # Rounding must not leave the space. For few numbers this is faster than np.clip.
+        inside: Array = np.minimum(np.maximum(scaled, self.low), self.high)
         return inside
 
     def from_env(self, action: Array) -> Array:

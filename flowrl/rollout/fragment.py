@@ -53,7 +53,9 @@ class Fragment:
                 check_names(dict(self._block.items()), row, f"{waiting}; the policy's row")
             self.clear()
             self._room = 0
-        if self._steps == self._room:
+        if not self._room:
+            self._allocate(Batch(row), self._reserved)
+        elif self._steps == self._room:
             written, lengths = self._written(), self.lengths()
             if 2 * lengths.max() >= self._room:  # moved together, they would soon fill it again
                 self._allocate(Batch(row), max(self._reserved, 2 * self._room))
@@ -72,6 +74,10 @@ class Fragment:
 
     def cut(self, rows: int) -> Batch:
         """Remove and return the first `rows` rows of every environment; the batch owns its arrays."""
+        if self._lengths is None and rows == self._steps:  # as usual: nothing stays
+            whole, self._block = self._block, Batch()
+            self._room = self._steps = 0
+            return whole if len(whole) == rows else whole[:rows]
         written, lengths = self._written(), self.lengths()
         if self._lengths is None:
             self._room = 0  # the block is the batch's

@@ -295,8 +295,7 @@ class RolloutWorker(SubplanWorker, Peer):
 def completed(batch: Batch, env_ids: Array, index: int, policy: Policy) -> Batch:
     """Add env_id, from `env_ids [N]`, worker and next_value, which are computed for whole batches."""
     shape = batch.reward.shape
-    batch["env_id"] = np.broadcast_to(env_ids, shape)
-    batch["worker"] = np.broadcast_to(np.int64(index), shape)
+    batch["env_id"], batch["worker"] = np.full(shape, env_ids), np.full(shape, index)
     if "value" in batch:
         batch["next_value"] = values_arrived_in(batch, batch.value, policy.collect_mode.value)
         if "next_state" in batch:
