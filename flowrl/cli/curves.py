@@ -109,10 +109,22 @@ def curves(runs: Sequence[RunRecord], x: str, y: str) -> list[Curve]:
 
 def grouped(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     """Group runs by plan and configuration, except for the seed, under labels that tell the groups apart."""
-    groups: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        groups.setdefault(_group(run), []).append(run)
-    return dict(zip(_labels([members[0] for members in groups.values()]), groups.values()))
+    groups = _groups(runs)
+    firsts = [members[0] for members in groups]
+    labels = [", ".join([f"{run.plan} {_task(run)}", *words]) for run, words in zip(firsts, _differences(firsts))]
+    return dict(zip(labels, groups))
+
+
+def by_algorithm(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[RunRecord]]]:
+    """Group runs by plan, and the settings that differ in one environment; then by environment.
+
+    So a plan with other settings in each environment is one algorithm.
+    """
+    groups = _groups(runs)
+    found: dict[str, dict[str, list[RunRecord]]] = {}
+    for members, words in zip(groups, _differences([members[0] for members in groups])):
+        found.setdefault(", ".join([members[0].plan, *words]), {})[_task(members[0])] = members
+    return found
 
 
 def _curve(label: str, runs: Sequence[RunRecord], x: str, y: str) -> Curve:
@@ -127,15 +139,27 @@ def _curve(label: str, runs: Sequence[RunRecord], x: str, y: str) -> Curve:
     return Curve(label, lines, grid, interquartile_mean(values, axis=0), low, high)
 
 
-def _labels(runs: Sequence[RunRecord]) -> list[str]:
-    """Plan and environment of each run, and the settings that differ among runs that share them."""
-    labels = []
+def _groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """The runs that share plan and configuration, except for the seed."""
+    groups: dict[str, list[RunRecord]] = {}
     for run in runs:
-        alike = [other for other in runs if (other.plan, other.config.get("env")) == (run.plan, run.config.get("env"))]
+        groups.setdefault(_group(run), []).append(run)
+    return list(groups.values())
+
+
+def _differences(runs: Sequence[RunRecord]) -> list[list[str]]:
+    """Of each run the settings that differ among those of its plan and environment."""
+    differences = []
+    for run in runs:
+        alike = [other for other in runs if (other.plan, _task(other)) == (run.plan, _task(run))]
         keys = sorted({key for other in alike for key in other.config} - SAME_GROUP - {"env"})
         differ = [key for key in keys if any(other.config.get(key) != run.config.get(key) for other in alike)]
-        labels.append(", ".join([f"{run.plan} {run.config.get('env')}", *(f"{k}={run.config.get(k)}" for k in differ)]))
-    return labels
+        differences.append([f"{key}={run.config.get(key)}" for key in differ])
+    return differences
+
+
+def _task(run: RunRecord) -> str:
+    return str(run.config.get("env"))
 
 
 def _group(run: RunRecord) -> str:

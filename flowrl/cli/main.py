@@ -677,19 +677,46 @@ def show(
 @click.option(
     "--out", type=FILE, metavar="FILE", help="A .png or .svg; by default curve.png and curve.svg in the first RUN."
 )
-def plot(runs: tuple[str, ...], x: str, y: str, out: str | None) -> None:
+@click.option("--profile", is_flag=True, help="Draw performance profiles, and print tables.")
+@click.option(
+    "--scale", "scales", metavar="ENV=LOW,HIGH", multiple=True, help="Of a profile: the scores that become 0 and 1."
+)
+@click.pass_context
+def plot(
+    ctx: click.Context,
+    runs: tuple[str, ...],
+    x: str,
+    y: str,
+    out: str | None,
+    profile: bool,
+    scales: tuple[str, ...],
+) -> None:
     """Draw learning curves of run directories and folders of them.
 
     Runs of one plan and configuration share a curve over their seeds: the interquartile mean (the mean of fewer
     than 4) with a 95 % bootstrap interval, as far as the shortest run goes, and a thin line for each run.
-    """
-    from flowrl.cli.plot import plot
 
-    files, left_out = plot([Path(run) for run in runs], x=x, y=y, out=None if out is None else Path(out))
+    With --profile, the score of a run is its last --y. Draw for each algorithm the share of runs that score more than
+    a threshold, and print interquartile means, the bounds of single runs (a tolerance interval), and how probable it is
+    that one algorithm scores more than another. Runs of several environments need a --scale for each.
+    """
+    from flowrl.cli.plot import plot, plot_profile
+    from flowrl.cli.scores import markdown
+
+    if scales and not profile:
+        raise click.UsageError("--scale is of --profile")
+    if profile and ctx.get_parameter_source("x") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--x is of curves: a profile is of the last --y of each run")
+    paths, file = [Path(run) for run in runs], None if out is None else Path(out)
+    if profile:
+        files, left_out, scores = plot_profile(paths, y=y, scale=_scales(scales), out=file)
+        _show("\n".join(map(markdown, scores.tables())))
+    else:
+        files, left_out = plot(paths, x=x, y=y, out=file)
     for words in left_out:
         _show(f"left out: {words}", err=True)
-    for file in files:
-        click.echo(file)
+    for written in files:
+        click.echo(written)
 
 
 @cli.command()
@@ -1044,6 +1071,20 @@ def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debu
 
         plan = plan.tap(where, show, site="flowrl run --tap")
     return plan
+
+
+def _scales(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    scales = {}
+    for text in texts:
+        env, _, ends = text.rpartition("=")
+        try:
+            low, high = map(float, ends.split(","))
+        except ValueError:
+            low = high = 0.0
+        if not env or not math.isfinite(low - high) or low == high:
+            raise ConfigError(f"--scale {text!r}: expected ENV=LOW,HIGH, two different numbers")
+        scales[env] = low, high
+    return scales
 
 
 def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:

@@ -1,16 +1,16 @@
-"""Pictures: learning curves, of `flowrl plot`, and the pay-off table of `flowrl evaluate --plot`."""
+"""Pictures: curves and profiles, of `flowrl plot`, and the pay-off table of `flowrl evaluate --plot`."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowrl.cli.curves import Curve, RunRecord, curves, find_runs
-from flowrl.cli.statistics import CONFIDENCE
+from flowrl.cli.curves import POINTS, Curve, RunRecord, curves, find_runs
+from flowrl.cli.scores import SURE, Scores
 from flowrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,35 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
         ConfigError: matplotlib is missing, another suffix, no such run, an unknown key, a run listed in `paths`
             without anything to show, or a file that cannot be written.
     """
-    files = [paths[0] / f"curve{suffix}" for suffix in SUFFIXES] if out is None else [out]
+    files, runs, left_out = _begin(paths, "curve", out)
+    shown = [run for run in runs if run.path in paths or run.numbers(x, y).size]
+    _save(draw(curves(shown or runs, x, y), x, y), files)
+    return files, [*left_out, *_empty(runs, shown)]
+
+
+def plot_profile(
+    paths: Sequence[Path], *, y: str, scale: Mapping[str, tuple[float, float]], out: Path | None = None
+) -> tuple[list[Path], list[str], Scores]:
+    """Draw the performance profiles of the last number under a key of each run.
+
+    Args:
+        scale: See `Scores`.
+        paths, y, out: As for `plot`; None: profile.png and profile.svg.
+
+    Returns: the files written, the runs left out, and the scores.
+
+    Raises: ConfigError: as `plot`; or the scores of several environments have no scale.
+    """
+    files, runs, left_out = _begin(paths, "profile", out)
+    shown = [run for run in runs if run.path in paths or run.numbers(y).size]
+    scores = Scores.read(shown or runs, y, scale)
+    _save(draw_profiles(scores, y), files)
+    return files, [*left_out, *_empty(runs, shown)], scores
+
+
+def _begin(paths: Sequence[Path], name: str, out: Path | None) -> tuple[list[Path], list[RunRecord], list[str]]:
+    """The files to write, the runs that can be read, and what is left out of folders, with the reason."""
+    files = [paths[0] / f"{name}{suffix}" for suffix in SUFFIXES] if out is None else [out]
     check_plot(files[0])
     runs, left_out = [], []
     for path in find_runs(paths):
@@ -61,11 +89,11 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
             left_out.append(str(error))
     if not runs:
         raise ConfigError("no run that can be read: " + "; ".join(left_out))
-    shown = [run for run in runs if run.path in paths or run.numbers(x, y).size]
-    figure = draw(curves(shown or runs, x, y), x, y)
-    for file in files:
-        _save(figure, file)
-    return files, [*left_out, *(f"{run.path} has nothing to show yet" for run in runs if run not in shown)]
+    return files, runs, left_out
+
+
+def _empty(runs: Sequence[RunRecord], shown: Sequence[RunRecord]) -> list[str]:
+    return [f"{run.path} has nothing to show yet" for run in runs if run not in shown]
 
 
 def check_plot(file: Path) -> None:
@@ -82,7 +110,7 @@ def plot_payoffs(table: Payoffs, title: str, out: Path) -> None:
     Raises: ConfigError: see `check_plot`; or the file cannot be written.
     """
     check_plot(out)
-    _save(draw_payoffs(table, title), out)
+    _save(draw_payoffs(table, title), [out])
 
 
 def draw_payoffs(table: Payoffs, title: str) -> Figure:
@@ -104,27 +132,55 @@ def draw_payoffs(table: Payoffs, title: str) -> Figure:
     axes.set_yticks(range(len(ranked)), ranked)
     axes.set(xlabel="against", title=title)
     axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, label=f"mean return, ± half of the {100 * CONFIDENCE:g} % interval", shrink=0.8)
+    figure.colorbar(image, ax=axes, label=f"mean return, ± half of the {SURE} interval", shrink=0.8)
     return figure
 
 
 def draw(curves: Sequence[Curve], x: str, y: str) -> Figure:
     """Draw curves in one figure: thin lines for single runs, a thick one for their middle, a band for its interval."""
+    figure, axes = _axes()
+    for index, curve in enumerate(curves):
+        _add(axes, curve, COLOURS[index % len(COLOURS)], f"curve-{index}")
+    axes.set(xlabel=AXES.get(x, x), ylabel=AXES.get(y, y))
+    axes.set_title(f"{curves[0].label}: {y}" if len(curves) == 1 else f"{y} over {x}")
+    _legend(figure)
+    return figure
+
+
+def draw_profiles(scores: Scores, y: str) -> Figure:
+    """Draw the performance profile of each algorithm, with its band: higher and further right is better."""
+    figure, axes = _axes()
+    for index, each in enumerate(scores.profiles(POINTS)):
+        colour, name = COLOURS[index % len(COLOURS)], f"profile-{index}"
+        tasks = scores.runs[each.algorithm].values()
+        label = f"{each.algorithm}: {sum(map(len, tasks))} runs" + (f" in {len(tasks)} tasks" if len(tasks) > 1 else "")
+        if each.low is not None and each.high is not None:
+            band: dict[str, Any] = {"color": colour, "alpha": 0.18, "linewidth": 0, "gid": f"{name}-band"}
+            axes.fill_between(each.thresholds, each.low, each.high, step="pre", **band)
+            label += f", {SURE} interval"
+        axes.step(each.thresholds, each.share, color=colour, linewidth=2.2, label=label, gid=name)
+    scaled = ", 0 and 1 as in the scale" if scores.scale else ""
+    axes.set(xlabel=f"score: {AXES.get(y, y)}{scaled}", ylabel="share of runs with a higher score", ylim=(-0.02, 1.02))
+    axes.set_title("performance profile")
+    _legend(figure)
+    return figure
+
+
+def _axes() -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for index, curve in enumerate(curves):
-        _add(axes, curve, COLOURS[index % len(COLOURS)], f"curve-{index}")
-    axes.set(xlabel=AXES.get(x, x), ylabel=AXES.get(y, y))
     axes.margins(x=0.02)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(_thousands)
-    axes.set_title(f"{curves[0].label}: {y}" if len(curves) == 1 else f"{y} over {x}")
-    # Below the axes, where long labels hide no curve.
+    return figure, axes
+
+
+def _legend(figure: Figure) -> None:
+    """Below the axes, where long labels hide no curve."""
     figure.legend(loc="outside lower center", ncols=1, frameon=False)
-    return figure
 
 
 def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
@@ -140,21 +196,22 @@ def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
         return
     if curve.low is not None and curve.high is not None:
         axes.fill_between(curve.grid, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0, gid=f"{name}-band")
-        label += f", {100 * CONFIDENCE:g} % interval"
+        label += f", {SURE} interval"
     axes.plot(curve.grid, curve.middle, color=colour, linewidth=2.2, label=label, gid=f"{name}-middle")
 
 
-def _save(figure: Figure, file: Path) -> None:
+def _save(figure: Figure, files: Sequence[Path]) -> None:
     """Write the picture; without a date, so that equal runs give equal files. Raises: ConfigError: it cannot be."""
     import matplotlib
 
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # Text stays text in an SVG: it can be read and searched.
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flowrl"}):
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
-    except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
+    for file in files:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # Text stays text in an SVG: it can be read and searched.
+            with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flowrl"}):
+                figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+        except OSError as error:
+            raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def _thousands(value: float, _position: float) -> str:

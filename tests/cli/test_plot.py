@@ -206,3 +206,72 @@ def test_a_run_with_one_value_is_drawn_as_a_point(tmp_path: Path) -> None:
     assert flowrl("plot", run, "--out", out).exit_code == 0
     (group,) = [each for each in ElementTree.parse(out).iter(f"{SVG}g") if each.get("id") == "curve-0-run-0"]
     assert len(list(group.iter(f"{SVG}use"))) == 1
+
+
+# -- profiles and tables
+
+
+def seeds_of(folder: Path, returns: list[float], **of: object) -> None:
+    """Runs that ended with these returns, after a first one of 0."""
+    for seed, last in enumerate(returns):
+        write_run(folder / f"seed-{seed}", line((1, 0.0), (2, last)), seed=seed, **of)
+
+
+def cells(text: str) -> list[list[list[str]]]:
+    """The rows of each table that was printed, without headers."""
+    tables = [table.splitlines()[2:] for table in text.split("\n\n") if table.startswith("|")]
+    return [[[cell.strip() for cell in row.split("|")[1:-1]] for row in table] for table in tables]
+
+
+def test_algorithms_are_compared_over_environments_on_one_scale(tmp_path: Path) -> None:
+    """S4, S7: settings of each environment are one algorithm, those that differ in one are two."""
+    seeds_of(tmp_path / "a", [20.0, 100.0, 110.0, 120.0, 500.0], plan="dqn", rate=2.0)
+    seeds_of(tmp_path / "b", [-200.0, -150.0], plan="dqn", env="Pendulum-v1", rate=3.0)
+    seeds_of(tmp_path / "c", [100.0, 90.0], plan="ppo", rate=1.0)
+    seeds_of(tmp_path / "d", [0.0, 1.0], plan="ppo", rate=2.0)
+    out = tmp_path / "x.svg"
+    done = flowrl("plot", tmp_path, "--profile", "--out", out, *("--scale", "CartPole-v1=0,100"), *SCALE)
+    assert done.exit_code == 0, done.output
+    by_task, over_tasks, improvements = cells(done.stdout)
+    assert by_task[0] == ["CartPole-v1", "dqn", "5", "110.0", by_task[0][4], "20.0 .. 500.0 (34 %)"]
+    low, high = interval([[20.0, 100.0, 110.0, 120.0, 500.0]])
+    assert by_task[0][4] == f"{low:.1f} .. {high:.1f}"
+    assert [row[:3] for row in by_task[1:]] == [
+        ["Pendulum-v1", "dqn", "2"],
+        ["CartPole-v1", "ppo, rate=1.0", "2"],
+        ["CartPole-v1", "ppo, rate=2.0", "2"],
+    ]
+    scaled = [0.2, 1.0, 1.1, 1.2, 5.0, 0.8, 0.85]
+    assert over_tasks[0][:4] == ["dqn", "2", "7", f"{interquartile_mean(scaled):.3f}"]
+    assert [row[:4] for row in improvements] == [
+        ["dqn", "ppo, rate=1.0", "1", "0.750"],  # of ten pairs seven are won, one is drawn
+        ["dqn", "ppo, rate=2.0", "1", "1.000"],
+        ["ppo, rate=1.0", "ppo, rate=2.0", "1", "1.000"],
+    ]
+    assert {"dqn: 7 runs in 2 tasks, 95 % interval", "share of runs with a higher score"} <= set(texts_of(out))
+    names = {element.get("id") for element in ElementTree.parse(out).iter(f"{SVG}g")}
+    assert {f"profile-{i}{part}" for i in range(3) for part in ("", "-band")} <= names
+
+
+SCALE = ("--scale", "Pendulum-v1=-1000,0")
+
+
+def test_a_profile_needs_scores_that_can_be_compared(tmp_path: Path) -> None:
+    seeds_of(tmp_path / "a", [1.0, 2.0])
+    seeds_of(tmp_path / "b", [1.0], env="Pendulum-v1")
+    for arguments, message in [
+        ((tmp_path, "--profile"), "2 environments need one scale: give --scale CartPole-v1=LOW,HIGH"),
+        ((tmp_path, "--profile", *SCALE), "give --scale CartPole-v1=LOW,HIGH"),
+        ((tmp_path / "a", "--profile", "--scale", "CartPole=0,1"), "did you mean 'CartPole-v1'?"),
+        ((tmp_path / "a", "--profile", "--scale", "CartPole-v1=1"), "expected ENV=LOW,HIGH, two different numbers"),
+        ((tmp_path / "a", "--profile", "--y", "episode_retur"), "did you mean 'episode_return'?"),
+        ((tmp_path / "a", "--profile", "--x", "seconds"), "--x is of curves"),
+        ((tmp_path / "a", *SCALE), "--scale is of --profile"),
+    ]:
+        done = flowrl("plot", *arguments)
+        assert done.exit_code == 2, done.output
+        assert message in done.stderr
+    done = flowrl("plot", tmp_path / "a", "--profile")
+    assert done.exit_code == 0, done.output
+    assert [row[:4] for row in cells(done.stdout)[0]] == [["CartPole-v1", "tiny", "2", "1.500"]]
+    assert (tmp_path / "a" / "profile.png").exists(), "of one environment scores are as they are"

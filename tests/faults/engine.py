@@ -644,6 +644,20 @@ FAULTS = [
         "tests/cli/test_statistics.py::test_every_task_keeps_its_number_of_runs",
     ),
     Fault(
+        "S4",
+        "flowrl/cli/statistics.py",
+        "(x == y) / 2",
+        "(x == y) / 1",
+        "tests/cli/test_statistics.py::test_each_run_is_compared_with_each_of_the_same_task",
+    ),
+    Fault(
+        "S7",
+        "flowrl/cli/statistics.py",
+        "beta.ppf(1 - confidence, ",
+        "beta.ppf(1 - coverage, ",
+        "tests/cli/test_statistics.py::test_a_range_takes_as_many_runs_as_wilks_has",
+    ),
+    Fault(
         "F1",
         "flowrl/trainer/trainer.py",
         "        self.run: Run | None = None\n",
