@@ -11,21 +11,32 @@ Both use up the budget, and are judged by the policies that they end with. So is
 minus the NashConv of these policies, or of the average policy of past selves in self-play. And a task with an opponent:
 its return is the share of 1,000 games won against it, half of them from either side, or won and drawn.
 
-With --keep, seeds that have ended are not run again, and those that were interrupted go on.
+With --keep, seeds that have ended are not run again, and those that were interrupted go on, so a table can be made in
+pieces; the core-hours that are left are printed first. With --record, a line for each seed is kept in a file.
 
     python benchmarks/learning.py [TASK ...] [--plans dqn ...] [--seeds 5] [--seed 0] [--keep DIR] [--out table.md]
+                                  [--record benchmarks/learning.csv]
+
+--report runs nothing. From the lines that were recorded with today's settings it prints the statistics that the field
+asks for (S4, S7): interquartile means, tolerance intervals of single runs, probabilities of improvement in return and
+in env steps until the goal, and with --profile draws performance profiles. It leaves out seeds that settings were
+chosen on. Scores over tasks are on a scale from 0, the return of random actions, to 1, the task's.
+
+    python benchmarks/learning.py [TASK ...] --report benchmarks/learning.csv [--out tables.md] [--profile profile.svg]
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -36,9 +47,11 @@ from typing import NamedTuple
 
 import learning_data
 from common import print_machine
-from learning_tasks import EXPERTS, TASKS, Task
+from learning_tasks import EXPERTS, RANDOM, TASKS, Task
 
 import flowrl
+from flowrl.cli.plot import draw_profiles, save
+from flowrl.cli.scores import Scores, between, markdown
 from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.rollout import NashConv, nash_conv, payoffs
 from flowrl.trainer.players import scripted
@@ -49,13 +62,27 @@ HERE = str(Path(__file__).parent)
 #: Outcomes of a run that is not to go on.
 ENDED = ("goal", "budget", "done")
 #: The module that tells whether an extra is installed.
-MODULES = {"box2d": "Box2D", "mujoco": "mujoco", "minigrid": "minigrid", "openspiel": "pyspiel"}
+MODULES = {name: name for name in ("minatar", "minigrid", "mujoco")} | {"box2d": "Box2D", "openspiel": "pyspiel"}
+#: Seeds that were run, a line each.
+RECORD = Path(HERE) / "learning.csv"
 #: Seconds after which a seed is given up; with --keep it goes on the next time.
 DEADLINE = 4 * 3600
 #: Seeds that run at a time make demonstrations once.
 RECORDING = Lock()
 #: What the last column of the table says of a task that is passed, and of one that is not.
 VERDICT = {True: "yes", False: "NO"}
+
+
+class Recorded(NamedTuple):
+    """A line of the record."""
+
+    task: str
+    by: str  #: flowrl, or the task's peer
+    settings: str  #: what tells them from others of the task
+    seed: int
+    score: float
+    env_steps: int
+    seconds: float
 
 
 class Outcome(NamedTuple):
@@ -92,7 +119,7 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     elif task.opponent:
         score = share_won(out, task)
     elif summary["outcome"] != "goal":
-        trained = flowrl.load(out, last=bool(task.peer), trusted=True)
+        trained = flowrl.load(out, last=task.judged_at_end, trusted=True)
         score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
     last = summary["last"]
     steps = last["env_steps" if "env_steps" in last else "updates"]  # there are none without an environment
@@ -156,11 +183,64 @@ def outcome_in(out: Path) -> str | None:
     return str(json.loads(summary.read_text())["outcome"]) if summary.exists() else None
 
 
+def settings_of(task: Task) -> list[str]:
+    """What makes runs comparable with others of the task."""
+    return [*options_of(task), *([f"{task.demonstrations} demonstrations"] if task.demonstrations else [])]
+
+
+def fingerprint(task: Task) -> str:
+    """The settings of a task in eight digits."""
+    return hashlib.sha256(json.dumps(settings_of(task)).encode()).hexdigest()[:8]
+
+
+def read_record(file: Path) -> list[Recorded]:
+    """The lines of a record; none if there is no file."""
+    if not file.exists():
+        return []
+    with file.open(newline="") as lines:
+        return [
+            Recorded(
+                *(line["task"], line["by"], line["settings"], int(line["seed"])),
+                *(float(line["score"]), int(line["env_steps"]), float(line["seconds"])),
+            )
+            for line in csv.DictReader(lines)
+        ]
+
+
+def record(file: Path, name: str, task: Task, outcomes: Sequence[Outcome], peers: Sequence[Outcome]) -> None:
+    """Add the seeds of a task to a record, each in the place of an earlier line of its own."""
+    known = {line[:4]: line for line in read_record(file)}
+    for by, seeds in (("flowrl", outcomes), (task.peer, peers)):
+        for one in seeds:
+            line = Recorded(name, by, fingerprint(task), *one)
+            known[line[:4]] = line._replace(score=round(one.score, 4), seconds=round(one.seconds, 1))
+    with file.open("w", newline="") as lines:
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerows([Recorded._fields, *(known[key] for key in sorted(known))])
+
+
+def core_hours(chosen: Mapping[str, Task], seeds: Sequence[int], folder: Path) -> str:
+    """How long the seeds will take that have not ended, by the seconds of recorded ones, or of a pilot."""
+    lines, left, hours, unknown = read_record(RECORD), 0, 0.0, []
+    for name, task in chosen.items():
+        more = sum(outcome_in(folder / name / f"seed-{seed}") not in ENDED for seed in seeds)
+        own = [line for line in lines if (line.task, line.settings) == (name, fingerprint(task))]
+        each = [[line.seconds for line in own if line.by == by] for by in ("flowrl", task.peer) if by]
+        if all(each):
+            hours += more * sum(map(interquartile_mean, each)) / 3600
+        elif task.pilot:
+            hours += more * task.budget / task.pilot / 3600
+        elif more:
+            unknown.append(name)
+        left += more
+    text = f"{left} of {len(chosen) * len(seeds)} seeds are left: {hours:.2f} core-hours"
+    return text + (f", and those of {', '.join(unknown)}, of which none is recorded" if unknown else "")
+
+
 def claim(folder: Path, task: Task) -> None:
     """Let a folder be of this task alone: seeds of other settings must not be taken for its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept, options = folder / "options.json", options_of(task)
-    options += [f"{task.demonstrations} demonstrations"] if task.demonstrations else []
+    kept, options = folder / "options.json", settings_of(task)
     if kept.exists() and json.loads(kept.read_text()) != options:
         raise SystemExit(f"{folder} has runs of {' '.join(json.loads(kept.read_text()))}: remove it, or keep elsewhere")
     kept.write_text(json.dumps(options))
@@ -207,15 +287,14 @@ HEADER = ("task", "environment", "budget", "pass", "return (IQM)", "95 % interva
 def row(name: str, task: Task, outcomes: Sequence[Outcome]) -> list[str]:
     """A task's line of the table; steps and seconds are interquartile means too."""
     scores = [one.score for one in outcomes]
-    bounds = interval([scores])
     steps = interquartile_mean([one.env_steps for one in outcomes])
     seconds = interquartile_mean([one.seconds for one in outcomes])
-    goal = "the peer's" if task.peer else f"{task.goal:g}"
+    goal = "the peer's" if task.peer else "-" if task.goal is None else f"{task.goal:g}"
     goal += f", {task.share:.0%} of seeds" if task.share else " each" if task.agents else ""
     return [
         *(name, task.env, f"{task.budget:,}", goal, score_text(interquartile_mean(scores))),
-        *("-" if bounds is None else f"{score_text(bounds[0])} .. {score_text(bounds[1])}", f"{len(scores)}"),
-        *(f"{steps:,.0f}", f"{seconds:.1f}", task.published, VERDICT[passes(task, outcomes)]),
+        *(between(interval([scores])), f"{len(scores)}", f"{steps:,.0f}", f"{seconds:.1f}", task.published),
+        "-" if task.goal is None else VERDICT[passes(task, outcomes)],
     ]
 
 
@@ -228,11 +307,54 @@ def passes(task: Task, outcomes: Sequence[Outcome]) -> bool:
     return reached != task.control
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table of padded cells, the first row its header."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths)) + " |" for cells in rows]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]) + "\n"
+def world_of(task: Task) -> str:
+    """The environment of a task with its arguments and wrappers."""
+    words = task.settings.split()
+    return " ".join([task.env, *(words[i + 1] for i, word in enumerate(words) if word in ("--env-arg", "--wrapper"))])
+
+
+def algorithms() -> dict[str, str]:
+    """The algorithm of each task: its plan; the task's own name if another one of the plan has this environment."""
+    named: dict[tuple[str, str], str] = {}
+    for name, task in TASKS.items():
+        named.setdefault((task.plan, world_of(task)), name)
+    return {name: task.plan if named[task.plan, world_of(task)] == name else name for name, task in TASKS.items()}
+
+
+def report(file: Path, chosen: Mapping[str, Task], profile: Path | None) -> str:
+    """The statistics of the recorded seeds of some tasks, as text."""
+    lines = [line for line in read_record(file) if line.task in chosen]
+    now = [line for line in lines if line.settings == fingerprint(chosen[line.task])]
+    fresh = [line for line in now if line.seed not in chosen[line.task].seen]
+    if not fresh:
+        raise SystemExit(f"{file} has no seed of these tasks with today's settings that these were not chosen on")
+    names, goals = algorithms(), {}
+    returns: dict[str, dict[str, list[float]]] = {}
+    steps: dict[str, dict[str, list[float]]] = {}
+    for line in fresh:
+        task = chosen[line.task]
+        algorithm = names[line.task] if line.by == "flowrl" else f"{names[line.task]} of {line.by}"
+        returns.setdefault(algorithm, {}).setdefault(world_of(task), []).append(line.score)
+        if not task.judged_at_end:
+            reached = -line.env_steps if line.score >= task.least else float("-inf")
+            steps.setdefault(algorithm, {}).setdefault(world_of(task), []).append(reached)
+            if task.env in RANDOM:
+                goals[world_of(task)] = RANDOM[task.env], task.least
+    scaled = {name: {world: of[world] for world in of if world in goals} for name, of in returns.items()}
+    on_scale = Scores({name: of for name, of in scaled.items() if of}, goals)
+    if profile and not on_scale.runs:
+        raise SystemExit("a profile needs a task with a goal, in one of " + ", ".join(RANDOM))
+    if profile:
+        save(draw_profiles(on_scale, "return"), [profile])
+    seen = len(now) - len(fresh)
+    left_out = f"Left out: {len(lines) - len(now)} of earlier settings, {seen} that settings were chosen on."
+    titled = [
+        (f"{len(fresh)} seeds. {left_out}", Scores(returns).by_task()),
+        ("Over tasks, from 0, the return of random actions, to 1, the goal:", on_scale.over_tasks()),
+        ("More return:", Scores(returns).improvements()),
+        ("Fewer env steps until the goal, which a run without it takes for ever:", Scores(steps).improvements()),
+    ]
+    return "\n".join(f"{title}\n\n{markdown(rows)}" for title, rows in titled if len(rows) > 1)
 
 
 def missing(task: Task) -> list[str]:
@@ -241,13 +363,13 @@ def missing(task: Task) -> list[str]:
     return extra + ([task.peer] if task.peer and find_spec(task.peer.replace("-", "_")) is None else [])
 
 
-def chosen_of(options: argparse.Namespace) -> dict[str, Task]:
-    """The tasks that were asked for, without those whose extra is not installed."""
+def chosen_of(options: argparse.Namespace, *, installed: bool = True) -> dict[str, Task]:
+    """The tasks that were asked for, without those whose extra is not installed if it must be."""
     chosen = {}
     for name, task in TASKS.items():
         if (options.tasks and name not in options.tasks) or (options.plans and task.plan not in options.plans):
             continue
-        if needs := missing(task):
+        if installed and (needs := missing(task)):
             print(f"{name} is left out; it needs: pip install -c constraints.txt {' '.join(needs)}")
             continue
         chosen[name] = task._replace(budget=options.budget) if options.budget else task
@@ -265,15 +387,27 @@ def main() -> None:
     parser.add_argument("--budget", type=int, metavar="STEPS", help="instead of each task's own")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run directories here, and use what is there")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there too, after each task")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="add a line for each seed to this file")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="run nothing: the statistics of this record")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="of a report: draw performance profiles there")
     options = parser.parse_args()
     if unknown := set(options.tasks) - set(TASKS):
         parser.error(f"no task {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
+    if options.report:
+        tables = report(options.report, chosen_of(options, installed=False), options.profile)
+        if options.out:
+            options.out.write_text(tables)
+        print(tables, end="")
+        return
     print_machine("numpy", "torch", "gymnasium", "ray")
     rows, passed = [[*HEADER, "published", "passed"]], True
     with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
-        for name, task in chosen_of(options).items():
-            seeds = range(options.seed, options.seed + options.seeds)
+        chosen, seeds = chosen_of(options), range(options.seed, options.seed + options.seeds)
+        print(core_hours(chosen, seeds, Path(folder)), flush=True)
+        for name, task in chosen.items():
             outcomes, peers = run_task(name, task, seeds, options.jobs, Path(folder) / name)
+            if options.record:
+                record(options.record, name, task, outcomes, peers)
             task = beside_peer(task, peers) if peers else task
             rows.append(row(name, task, outcomes))
             passed &= passes(task, outcomes)

@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+#: The mean return of 1,000 episodes of random actions.
+RANDOM = {"CartPole-v1": 22.2, "Acrobot-v1": -499.1, "MountainCar-v0": -200.0, "Pendulum-v1": -1_230.7}
+
 
 class Task(NamedTuple):
     """`flowrl run PLAN --env ENV SETTINGS --stop-return GOAL --stop-steps BUDGET`."""
 
     plan: str
-    goal: float | None  #: return; None: what the peer comes to in the same run
+    goal: float | None  #: return; None: what the peer comes to in the same run, if there is one
     budget: int  #: env steps
     env: str = "CartPole-v1"
     settings: str = ""  #: options, separated by spaces
@@ -28,11 +31,13 @@ class Task(NamedTuple):
     nash_conv: bool = False  #: the return is minus the NashConv at the end, of the average of past selves if there are
     opponent: str = ""  #: the return is the share of games won against this player at the end, half from either side
     draws: bool = False  #: draws count as won
+    seen: tuple[int, ...] = (0, 1, 2, 3, 4)  #: seeds that settings were chosen on, which a report leaves out
+    pilot: float = 0.0  #: env steps per second in a short run: what a table will take of which no seed is recorded
 
     @property
     def judged_at_end(self) -> bool:
         """Whether the budget is used up, and the policies that the run ends with are judged."""
-        return bool(self.peer or self.nash_conv or self.opponent)
+        return self.goal is None or self.nash_conv or bool(self.opponent)
 
     @property
     def least(self) -> float:
@@ -101,6 +106,12 @@ DISCRETE = (
 )
 #: Of SAC beside Stable-Baselines3: RL-Zoo's, which are the defaults of both, but for how long they act at random.
 CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 --set eval_every=25000 --set eval_episodes=10 {NUMPY}"
+#: Of PPO for MinAtar: what Schulman et al. 2017 have for Atari; nothing was tuned. Ten core-hours are 15 such runs.
+ARCADE = (
+    "--env-arg use_minimal_action_set=true --envs 8 --set fragment_steps=128 --set train_batch_size=1024 "
+    "--set minibatch_size=256 --set num_sgd_iter=3 --set learning_rate=2.5e-4 --set gamma=0.99 --set lam=0.95 "
+    "--set clip=0.1 --set entropy_coef=0.01 --set value_coef=1"
+)
 #: Environments of goals, whose mean return is the share of successes, and the settings of HER for plans without it: as
 #: many updates for each env step.
 BITS, POINT = "flowrl.envs.goals:bit_flipping", "flowrl.envs.goals:point_reach"
@@ -233,7 +244,7 @@ TASKS = {
         "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
     ),
     "alphazero-four-one_ply": Task("alphazero", 0.95, 160_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
-    "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY),
+    "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(0, 1, 2, 3, 10)),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
@@ -254,6 +265,13 @@ TASKS = {
     "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "sac-halfcheetah": Task("sac", None, 100_000, "HalfCheetah-v5", CHEETAH, extra="mujoco", peer="stable-baselines3"),
     "sac-cartpole": Task("sac", 475, 50_000, settings=DISCRETE),
+    **{
+        f"ppo-minatar-{game}": Task(
+            *("ppo", None, 2_500_000, "minatar.gym:BaseEnv", f"--env-arg game={game} {ARCADE}"),
+            **{"extra": "minatar", "seen": (), "pilot": 1_100.0},
+        )
+        for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+    },
     # The same goal in other units, with and without normalisation; without it nobody reaches it.
     "ppo-units-normalized": Task("ppo", -20_000, 100_000, OTHER_UNITS, NORMALIZED),
     "ppo-units": Task("ppo", -20_000, 100_000, OTHER_UNITS, PENDULUM, control=True),

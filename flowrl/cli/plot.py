@@ -51,7 +51,7 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
     """
     files, runs, left_out = _begin(paths, "curve", out)
     shown = [run for run in runs if run.path in paths or run.numbers(x, y).size]
-    _save(draw(curves(shown or runs, x, y), x, y), files)
+    save(draw(curves(shown or runs, x, y), x, y), files)
     return files, [*left_out, *_empty(runs, shown)]
 
 
@@ -71,7 +71,7 @@ def plot_profile(
     files, runs, left_out = _begin(paths, "profile", out)
     shown = [run for run in runs if run.path in paths or run.numbers(y).size]
     scores = Scores.read(shown or runs, y, scale)
-    _save(draw_profiles(scores, y), files)
+    save(draw_profiles(scores, y), files)
     return files, [*left_out, *_empty(runs, shown)], scores
 
 
@@ -110,7 +110,7 @@ def plot_payoffs(table: Payoffs, title: str, out: Path) -> None:
     Raises: ConfigError: see `check_plot`; or the file cannot be written.
     """
     check_plot(out)
-    _save(draw_payoffs(table, title), [out])
+    save(draw_payoffs(table, title), [out])
 
 
 def draw_payoffs(table: Payoffs, title: str) -> Figure:
@@ -200,7 +200,7 @@ def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
     axes.plot(curve.grid, curve.middle, color=colour, linewidth=2.2, label=label, gid=f"{name}-middle")
 
 
-def _save(figure: Figure, files: Sequence[Path]) -> None:
+def save(figure: Figure, files: Sequence[Path]) -> None:
     """Write the picture; without a date, so that equal runs give equal files. Raises: ConfigError: it cannot be."""
     import matplotlib
 

@@ -37,10 +37,11 @@ def encoder(
 ) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
-    Numbers are flattened, discrete values become one-hot vectors, images (uint8 with three axes) pass convolutions,
-    and the entries of a dictionary, each encoded like this, are joined in the order of the space, without
-    `action_mask`. With `normalize`, numbers pass a `Normalizer` first; `path` holds the keys that lead to the space.
-    A `network` replaces all of this, see `flowrl.policies.networks.custom_encoder`.
+    Numbers are flattened, discrete values become one-hot vectors, images (uint8 with three axes) and planes (bool with
+    three axes, as MinAtar has them) pass convolutions, and the entries of a dictionary, each encoded like this, are
+    joined in the order of the space, without `action_mask`. With `normalize`, numbers pass a `Normalizer` first; `path`
+    holds the keys that lead to the space. A `network` replaces all of this, see
+    `flowrl.policies.networks.custom_encoder`.
 
     Raises:
         ConfigError: the space has no encoding, or the network does not fit.
@@ -54,8 +55,8 @@ def encoder(
         return DictEncoder(
             {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in parts.items()}
         )
-    if isinstance(space, spaces.Box) and space.dtype == "uint8" and len(space.shape) == 3:
-        return ImageEncoder(space.shape)
+    if isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) == 3:
+        return ImageEncoder(space.shape, white=255 if space.dtype == np.uint8 else 1)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         features = math.prod(space.shape)
         numbers = normalize and isinstance(space, spaces.Box)
@@ -155,7 +156,7 @@ class OneHotEncoder(Encoder):
 
 
 class ImageEncoder(Encoder):
-    """Images of bytes, scaled to 0 .. 1, through convolutions.
+    """Images, scaled to 0 .. 1 by what is `white`, through convolutions.
 
     The axis with the fewest entries holds the channels, be it the first (stacked frames) or the last.
 
@@ -163,8 +164,9 @@ class ImageEncoder(Encoder):
     36 pixels pass two layers of 3 x 3 instead.
     """
 
-    def __init__(self, shape: tuple[int, ...], features: int = 256) -> None:
+    def __init__(self, shape: tuple[int, ...], features: int = 256, *, white: int = 255) -> None:
         super().__init__()
+        self.white = white
         self.channels_last = shape[2] < shape[0]
         channels, *sides = (shape[2], *shape[:2]) if self.channels_last else shape
         layers: list[nn.Module]
@@ -180,7 +182,7 @@ class ImageEncoder(Encoder):
         self.features = features
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        pixels = obs.float() / 255
+        pixels = obs.float() / self.white
         encoded: torch.Tensor = self.layers(pixels.permute(0, 3, 1, 2) if self.channels_last else pixels)
         return encoded
 

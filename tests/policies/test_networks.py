@@ -29,6 +29,7 @@ SPACES: dict[str, tuple[gymnasium.Space[Any], int]] = {
     "flags": (spaces.MultiBinary(3), 3),
     "image": (IMAGE, 256),
     "small image": (spaces.Box(0, 255, (7, 7, 3), np.uint8), 256),
+    "planes": (spaces.Box(0, 1, (10, 10, 4), bool), 256),
     "stacked frames": (spaces.Box(0, 255, (4, 84, 84), np.uint8), 256),
     "dictionary": (spaces.Dict({"a.b": spaces.Box(-1, 1, (4,)), "image": IMAGE, "n": spaces.Discrete(2)}), 262),
 }
@@ -71,6 +72,16 @@ def test_channels_first_and_last_are_told_apart() -> None:
     first.load_state_dict(last.state_dict())
     picture = observations(IMAGE, 2)
     torch.testing.assert_close(first(picture.permute(0, 3, 1, 2)), last(picture))
+
+
+def test_planes_are_images_of_black_and_white() -> None:
+    """A plane that is set is what a white pixel is."""
+    with TorchStream(0).swapped_in():
+        planes = encoder(spaces.Box(0, 1, (10, 10, 4), bool))
+    bytes_ = encoder(spaces.Box(0, 255, (10, 10, 4), np.uint8))
+    bytes_.load_state_dict(planes.state_dict())
+    seen = observations(spaces.Box(0, 1, (10, 10, 4), bool), 2)
+    torch.testing.assert_close(planes(seen), bytes_(255 * seen.to(torch.uint8)))
 
 
 def test_other_spaces_are_refused() -> None:
