@@ -220,6 +220,37 @@ def test_what_is_asked_of_the_seeds(
     assert re.findall(r"^ +\d +(-?[\d.]+)", text, re.MULTILINE) == [f"{each:.{digits}f}" for each in returns]
 
 
+def test_recorded_seeds_are_told_by_the_statistics_of_the_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4, S7: of seeds that settings were not chosen on, each once; the goal is later than ever where it is missed."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    learning, file = import_module("learning"), tmp_path / "record.csv"
+    monkeypatch.setattr(learning, "RECORD", file)
+    found = {"dqn-cartpole": [0.0] * 5 + [480.0, 490.0, 500.0], "ppo-cartpole": [0.0] * 5 + [100.0, 490.0, 500.0]}
+    tasks = {name: learning.TASKS[name] for name in found}
+    for name, scores in [*found.items(), *found.items()]:
+        outcomes = [learning.Outcome(seed, score, 1_000 * seed, 3_600.0) for seed, score in enumerate(scores)]
+        learning.record(file, name, tasks[name], outcomes, [])
+        learning.record(file, name, tasks[name]._replace(budget=1), outcomes[:1], [])
+    assert len(learning.read_record(file)) == 18
+    profile = tmp_path / "profile.svg"
+    text = learning.report(file, tasks, profile)
+    assert text.startswith("6 seeds. Left out: 2 of earlier settings, 10 that settings were chosen on.\n")
+    by_task, on_scale, returns, steps = (rows_of(part) for part in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE))
+    assert [row["algorithm"] for row in by_task.values()] == ["ppo"], "the last one of CartPole-v1"
+    assert on_scale["dqn"]["IQM on the scale"] == f"{(490 - 22.2) / (475 - 22.2):.3f}"
+    assert (returns["dqn"]["improves on"], returns["dqn"]["probability"]) == ("ppo", f"{5 / 9:.3f}")
+    assert steps["dqn"]["probability"] == f"{7 / 9:.3f}"
+    assert profile.exists()
+    ended(tmp_path / "dqn-cartpole", [500.0, 500.0])
+    assert learning.core_hours(tasks, range(3), tmp_path) == "4 of 6 seeds are left: 4.00 core-hours"
+    tasks["dqn-cartpole"] = tasks["dqn-cartpole"]._replace(budget=2)
+    assert learning.core_hours(tasks, range(3), tmp_path) == (
+        "4 of 6 seeds are left: 3.00 core-hours, and those of dqn-cartpole, of which none is recorded"
+    )
+
+
 @pytest.mark.parametrize(("ours", "verdict"), [(4_000.5, "yes"), (3_999.5, "NO")])
 def test_a_peer_sets_the_goal_where_it_learns_the_same(tmp_path: Path, ours: float, verdict: str) -> None:
     """Of what has been run already: a return that is not below the peer's is a pass."""
