@@ -47,3 +47,29 @@ class Choices(_Sampled):
 class Switches(_Sampled):
     def __init__(self) -> None:
         self.action_space = spaces.MultiBinary(3)
+
+
+class Throws(gymnasium.Env[Any, Any]):
+    """A ball comes to one of three hands; the reward is how near the right one throws it to the target."""
+
+    observation_space = spaces.Box(-1, 1, (4,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Tuple(
+        [spaces.Discrete(3, start=1), spaces.Dict(reach=spaces.Box(-1, 1, (1,)), spin=spaces.MultiBinary(2))]
+    )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._next(), {}
+
+    def _next(self) -> Any:
+        self.hand, self.target = self.np_random.integers(3), self.np_random.uniform(-1, 1)
+        return np.array([*np.eye(3)[self.hand], self.target], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space, action
+        hand, throw = action
+        near = 1 - abs(float(throw["reach"][0]) - self.target) / 2
+        reward = float(near * (hand - 1 == self.hand))
+        self.t += 1
+        return self._next(), reward, False, self.t == 10, {}

@@ -20,6 +20,7 @@ from flowrl.data.datasets.open import ROWS, parts_of
 from flowrl.data.finite import EXPECTED, first_unusable
 from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, schema_of
+from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.masks import choices_of
 from flowrl.envs.spaces import dict_form, fits, make_store, start_of
 from flowrl.envs.spec import importable
@@ -153,7 +154,8 @@ def _listed(names: Iterable[str]) -> str:
 def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
     """A space as plain values, from which `space_from_json` makes an equal one.
 
-    Raises: SchemaError for a space that is not a Box, Discrete, MultiDiscrete, MultiBinary or Dict of these.
+    Raises: SchemaError for a space that is not a Box, Discrete, MultiDiscrete or MultiBinary, a Dict or Tuple of these,
+        or `HybridActions`.
 
     >>> space_to_json(spaces.Box(np.array([0.0, -np.inf]), 1.0, (2,), np.float64))
     {'kind': 'Box', 'dtype': 'float64', 'low': [0.0, '-inf'], 'high': 1.0, 'shape': [2]}
@@ -172,8 +174,13 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
         return {"kind": "MultiDiscrete", "dtype": str(space.dtype), "nvec": nvec, "start": start}
     if isinstance(space, spaces.MultiBinary):
         return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
+    if isinstance(space, spaces.Tuple):
+        return {"kind": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
+    if isinstance(space, HybridActions):
+        return {"kind": "HybridActions", "space": space_to_json(space.space)}
     raise SchemaError(
-        f"{space} cannot be written as JSON: expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these"
+        f"{space} cannot be written as JSON: expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
+        "of these"
     )
 
 
@@ -196,6 +203,10 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
             return spaces.MultiDiscrete(found["nvec"], np.dtype(found["dtype"]).type, start=found["start"])
         if kind == "MultiBinary":
             return spaces.MultiBinary(found["n"])
+        if kind == "Tuple":
+            return spaces.Tuple([space_from_json(part) for part in found["spaces"]])
+        if kind == "HybridActions":
+            return HybridActions(space_from_json(found["space"]))  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
         raise SchemaError(f"a space is malformed: {error!r}") from error
     raise SchemaError(f"a space has the unknown kind {kind!r}")

@@ -19,6 +19,7 @@ from flowrl.envs.adapters.convert import converted
 from flowrl.envs.games.model import GameModel
 from flowrl.envs.games.seats import Seating, SeatsEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
+from flowrl.envs.hybrid import of_arrays
 from flowrl.envs.infos import InfoKeys, fills_of
 from flowrl.envs.managers.async_subprocess import AsyncSubprocessEnvManager
 from flowrl.envs.managers.base import Manager
@@ -361,7 +362,7 @@ class EnvFactory:
                 return wrap_vector(made, self.wrappers)
             if isinstance(made, gymnasium.Env):
                 _check_spaces(made)
-                return wrap(made, self.wrappers)
+                return of_arrays(wrap(made, self.wrappers))
             if is_object(self.spec):
                 raise ConfigError(f"{made!r} is no environment: pass a gymnasium id, 'module:factory' or a callable")
             raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")

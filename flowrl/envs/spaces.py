@@ -20,9 +20,10 @@ from gymnasium import spaces
 from flowrl.data.batch import Batch
 from flowrl.data.columns import check_names
 from flowrl.data.finite import EXPECTED, first_unusable
+from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import ConfigError, SchemaError
 
-ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, HybridActions)
 
 #: The way out for environments with several rewards.
 ONE_REWARD = "gymnasium.wrappers.TransformReward makes one number of several"
@@ -56,8 +57,8 @@ def array_form(space: gymnasium.Space[Any], role: str) -> tuple[tuple[int, ...],
 
 def _way_out(space: gymnasium.Space[Any], role: str) -> str:
     if role == "action":
-        served = ", ".join(kind.__name__ for kind in ARRAY_SPACES)
-        return f"expected one of {served}; gymnasium.wrappers.TransformAction makes it one"
+        served = ", ".join(kind.__name__ for kind in ARRAY_SPACES[:-1])
+        return f"expected one of {served}, or a Tuple or Dict of these; gymnasium.wrappers.TransformAction makes it one"
     wrapper = "FlattenObservation" if _flattens(space) else "TransformObservation"
     return f"make it a Box or a Dict with gymnasium.wrappers.{wrapper}"
 

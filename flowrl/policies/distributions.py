@@ -5,6 +5,7 @@ Sampling inverts uniform `noise [B, draws]`, each row from the stream of its env
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
@@ -16,6 +17,7 @@ from gymnasium import spaces
 from scipy.special import ndtri
 from torch import nn
 
+from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import ConfigError
 from flowrl.policies.in_numpy import host, log_softmax
 from flowrl.policies.sampling import Array, above_zero, argmax_sample, multinomial_sample, uniform_choice
@@ -111,6 +113,8 @@ def distribution(space: gymnasium.Space[Any], *, squash: bool = False, log_std: 
                 "give it some with gymnasium.wrappers.TransformAction"
             )
         return (SquashedGaussian if squash else Gaussian)(space, log_std)
+    if isinstance(space, HybridActions):
+        return Product(space, [distribution(part, squash=squash, log_std=log_std) for part in space.parts])
     raise ConfigError(f"there is no action distribution for the action space {space}: {way_out(space)}")
 
 
@@ -127,6 +131,8 @@ def way_out(space: gymnasium.Space[Any]) -> str:
         return served + ("ppo or sac, or the wrapper DiscretizeAction(5)" if bounded(space) else "ppo")
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) and len(space.shape) == 1:
         return served + ("dqn or ppo" if isinstance(space, spaces.MultiDiscrete) and not space.start.any() else "ppo")
+    if isinstance(space, HybridActions):
+        return served + "ppo"
     return "make it Discrete, or a Box of floats with bounds, with gymnasium.wrappers.TransformAction"
 
 
@@ -219,9 +225,7 @@ class MultiCategorical:
         return self
 
     def _parts(self, given: Given) -> Sequence[Given]:
-        if isinstance(given, torch.Tensor):
-            return torch.split(given, self.sizes, 1)
-        return np.split(given, np.cumsum(self.sizes)[:-1], 1)
+        return _split(given, self.sizes)
 
 
 class Gaussian(nn.Module):
@@ -304,6 +308,63 @@ class SquashedGaussian(Gaussian):
 
     def in_numpy(self) -> Acting:
         return SquashedInNumpy(self)
+
+
+class Product(nn.Module):
+    """Several distributions, independent given the network's outputs: of the parts of `HybridActions` (G11).
+
+    log p(a) = Σₖ log pₖ(aₖ), and so the entropy and the divergence. The outputs of the network and the uniform numbers
+    lie side by side, as the parts of an action do. Choices are stored counted from 0.
+    """
+
+    def __init__(self, space: HybridActions, parts: Sequence[Any]) -> None:
+        super().__init__()
+        self.space, self.parts = space, list(parts)
+        self._sizes = [part.outputs for part in parts]
+        self._learned = nn.ModuleList([part for part in parts if isinstance(part, nn.Module)])
+        self.outputs, self.draws = sum(self._sizes), sum(part.draws for part in parts)
+
+    def sample(self, given: Given, noise: Array) -> tuple[Array, Array]:
+        numbers = np.split(noise, np.cumsum([part.draws for part in self.parts])[:-1], 1)
+        drawn = [part.sample(own, uniform) for part, own, uniform in zip(self.parts, self._given(given), numbers)]
+        return self.space.join([action for action, _ in drawn]), np.sum([logp for _, logp in drawn], 0)
+
+    def mode(self, given: Given) -> Array:
+        return self.space.join([part.mode(own) for part, own in zip(self.parts, self._given(given))])
+
+    def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
+        parts = zip(self.parts, self._given(given), self.space.split(action))
+        logp, entropy = zip(*(part.evaluate(own, chosen) for part, own, chosen in parts))
+        return torch.stack(logp).sum(0), torch.stack(entropy).sum(0)
+
+    def divergence(self, given: torch.Tensor, other: Product, other_given: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.parts, self._given(given), other.parts, other._given(other_given))
+        return torch.stack([part.divergence(own, theirs, their) for part, own, theirs, their in parts]).sum(0)
+
+    def for_env(self, action: Array) -> Array:
+        return self.space.join([part.for_env(own) for part, own in zip(self.parts, self.space.split(action))])
+
+    def from_env(self, action: Array) -> Array:
+        return self.space.join([part.from_env(own) for part, own in zip(self.parts, self.space.split(action))])
+
+    def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
+        chosen = [part.mode_for_env(own) for part, own in zip(self.parts, self._given(given))]
+        return torch.cat([own.reshape(own.shape[0], -1).float() for own in chosen], 1)
+
+    def in_numpy(self) -> Acting:
+        twin = copy.copy(self)
+        twin.parts = [part.in_numpy() for part in self.parts]
+        return twin
+
+    def _given(self, given: Given) -> Sequence[Given]:
+        return _split(given, self._sizes)
+
+
+def _split(given: Given, sizes: Sequence[int]) -> Sequence[Given]:
+    """The outputs `[B, sizes]` of each part."""
+    if isinstance(given, torch.Tensor):
+        return torch.split(given, list(sizes), 1)
+    return np.split(given, np.cumsum(sizes)[:-1], 1)
 
 
 def tanh_log_slope(u: torch.Tensor) -> torch.Tensor:

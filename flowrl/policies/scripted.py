@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from scipy.special import ndtri
 
+from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.masks import check_mask, choices_of
 from flowrl.envs.spaces import start_of
 from flowrl.envs.spec import name_of
@@ -87,13 +88,19 @@ class RandomPolicy(FixedPolicy):
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         check_mask(observation_space, action_space)
         super().__init__(observation_space, action_space)
-        known = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+        known = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | HybridActions
         if not isinstance(action_space, known):
             raise ConfigError(f"RandomPolicy cannot draw actions of {action_space}; flatten it with a wrapper")
         self.draws = math.prod(action_space.shape or ())
+        self._parts: list[RandomPolicy] = []
+        if isinstance(action_space, HybridActions):
+            self._parts = [RandomPolicy(observation_space, part) for part in action_space.parts]
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         space: Any = self.action_space
+        if self._parts:
+            drawn = [part.act(obs, own, env_steps)["action"] for part, own in zip(self._parts, space.split(noise))]
+            return {"action": space.join(drawn), "env_action": self.for_env(space.join(drawn))}
         uniform = noise.reshape(-1, *space.shape)
         if isinstance(space, spaces.Box):
             return {"action": _in_box(space, uniform)}
@@ -105,6 +112,9 @@ class RandomPolicy(FixedPolicy):
 
     def for_env(self, action: Array) -> Array:
         space: Any = self.action_space
+        if self._parts:
+            joined: Array = space.join([part.for_env(own) for part, own in zip(self._parts, space.split(action))])
+            return joined
         sent: Array = (action + start_of(space)).astype(space.dtype)
         return action if isinstance(space, spaces.Box) else sent
 

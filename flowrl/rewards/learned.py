@@ -139,6 +139,8 @@ class LearnedModel(abc.ABC):
             return OneHotEncoder([int(space.n)], [0])
         if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
             return OneHotEncoder(space.nvec.tolist(), [0] * len(space.nvec))
+        if not isinstance(space, spaces.Box | spaces.MultiBinary):
+            raise ConfigError(f"{type(self).__name__} cannot read the actions of {space}")
         return encoder(space)
 
     def _read(self, batch: Batch, also: Sequence[str] = ()) -> Batch:

@@ -15,6 +15,7 @@ from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data import Batch
 from flowrl.engine.seeds import SeedTree
+from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.masks import without_choice
 from flowrl.envs.spaces import keyed
 from flowrl.errors import ConfigError, PlanError, SchemaError
@@ -164,6 +165,8 @@ class TrainedPolicy:
         action = np.asarray(columns.get("env_action", columns["action"]))
         action = action.astype(policy.action_space.dtype, copy=False)
         action = action[0] if count is None else action
+        if isinstance(policy.action_space, HybridActions):
+            action = policy.action_space.to_env(action)
         return (action, columns["next_state"]) if states else action
 
     def _remembered(self, mode: Any, count: int | None, state: Any, episode_start: Any) -> list[Any]:

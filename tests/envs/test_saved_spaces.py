@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.envs.dataset_spaces import space_from_json, space_to_json
+from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import SchemaError
 
 THIRD = np.float32(1) / 3
@@ -29,6 +30,7 @@ THIRD = np.float32(1) / 3
         spaces.MultiBinary(4),
         spaces.MultiBinary((2, 3)),
         spaces.Dict([("b", spaces.Discrete(2)), ("a", spaces.MultiBinary(2))]),
+        HybridActions(spaces.Tuple([spaces.Discrete(2), spaces.Dict(at=spaces.Box(0, 1, (2,)))])),
         spaces.Dict(goal=spaces.Dict(at=spaces.Box(0, 1, (2,))), action_mask=spaces.MultiBinary(3)),
     ],
     ids=str,

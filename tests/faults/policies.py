@@ -446,6 +446,20 @@ FAULTS = [
         TQC + "test_targets_leave_out_the_highest_quantiles_of_all_critics",
     ),
     Fault(
+        "G11",
+        "flowrl/policies/distributions.py",
+        "self.space.join([action for action, _ in drawn]), np.sum([logp for _, logp in drawn], 0)",
+        "self.space.join([action for action, _ in drawn]), drawn[0][1]",
+        "tests/policies/test_distributions.py::test_log_probabilities_and_entropy_are_torchs",
+    ),
+    Fault(
+        "G11",
+        "flowrl/envs/hybrid.py",
+        "np.clip(values, space.low, space.high)",
+        "values",
+        "tests/envs/test_hybrid.py::test_rounding_does_not_leave_the_bounds",
+    ),
+    Fault(
         "A10",
         "flowrl/policies/crossq.py",
         "torch.var_mean(x, -2, correction=0, keepdim=True)",

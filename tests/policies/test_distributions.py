@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import ConfigError
 from flowrl.policies.distributions import distribution
 
@@ -22,6 +23,9 @@ SPACES = {
     "box": BOX,
     "unbounded": spaces.Box(-np.inf, np.inf, (2,), np.float32),
     "matrix": spaces.Box(-1, 1, (2, 2), np.float32),
+    "hybrid": HybridActions(
+        spaces.Tuple([spaces.Discrete(3, start=5), spaces.Dict(box=spaces.Box(-5, 5, (2,)), on=spaces.MultiBinary(2))])
+    ),
 }
 
 
@@ -43,12 +47,15 @@ def reference(space: gymnasium.Space[Any], outputs: torch.Tensor, std: float) ->
         return [d.Categorical(logits=part) for part in outputs.split(space.nvec.tolist(), 1)]
     if isinstance(space, spaces.MultiBinary):
         return [d.Categorical(logits=part) for part in outputs.split([2] * space.shape[0], 1)]
+    if isinstance(space, HybridActions):  # each number of a row by itself
+        choices = [d.Categorical(logits=part) for part in outputs.split([3, 2, 2, 2], 1)]
+        return [choices[0], *(d.Normal(mean, std) for mean in outputs[:, 3:5].unbind(1)), *choices[2:]]
     return d.Independent(d.Normal(outputs, std), 1)
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_log_probabilities_and_entropy_are_torchs(name: str) -> None:
-    """G6: the one stored is that of the action drawn, and learning finds the same one again."""
+    """G6, G11: the one stored is that of the action drawn, and learning finds the same one again."""
     space = SPACES[name]
     chosen = distribution(space, log_std=-0.5)
     outputs = given(chosen.outputs)
