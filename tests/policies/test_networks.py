@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.envs import make_env
 from flowrl.errors import ConfigError
 from flowrl.policies.distributions import Categorical, distribution
 from flowrl.policies.networks import ActorCritic, actions_of, encoder, mlp
@@ -82,6 +83,15 @@ def test_planes_are_images_of_black_and_white() -> None:
     bytes_.load_state_dict(planes.state_dict())
     seen = observations(spaces.Box(0, 1, (10, 10, 4), bool), 2)
     torch.testing.assert_close(planes(seen), bytes_(255 * seen.to(torch.uint8)))
+
+
+@pytest.mark.needs("minatar")
+@pytest.mark.parametrize("game", ["asterix", "breakout", "freeway", "seaquest", "space_invaders"])
+def test_games_of_minatar_pass_convolutions(game: str) -> None:
+    env = make_env("minatar.gym:BaseEnv", {"game": game})
+    network, (obs, _) = encoder(env.observation_space), env.reset(seed=0)
+    assert network(torch.from_numpy(obs[None])).shape == (1, 256)
+    assert [layer.in_channels for layer in network.modules() if isinstance(layer, nn.Conv2d)] == [obs.shape[2], 16]
 
 
 def test_other_spaces_are_refused() -> None:
