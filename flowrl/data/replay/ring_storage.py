@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
 
@@ -570,7 +569,7 @@ def _any(differ: Array, axes: int) -> Mask:
 
 
 class BatchSignature:
-    """Extracts the arrays of batches that match the first one, with a few list comparisons.
+    """Extracts the arrays of batches that match the first one, with a few comparisons.
 
     Args:
         specs: the columns of one row. envs: environments of a fragment; None for rows `[B, ...]`.
@@ -583,7 +582,7 @@ class BatchSignature:
         self._names = self._leaves if self._nested else [leaf[0] for leaf in specs]
         self._dtypes = [spec.dtype for spec in specs.values()]
         self._features = [spec.shape if envs is None else (envs, *spec.shape) for spec in specs.values()]
-        self._steps, self._alike = 0, list[Any]()
+        self._steps, self._shapes = 0, list[tuple[int, ...]]()
 
     def parts(self, batch: Batch) -> list[Array]:
         """The arrays of a batch in the order of the first one's; none if it has no rows.
@@ -624,12 +623,13 @@ class BatchSignature:
         parts: list[Array] = list(columns.values())
         try:
             if (steps := len(parts[0])) != self._steps:
-                shapes = [(steps, *shape) for shape in self._features]
-                self._steps, self._alike = steps, list(zip(repeat(np.ndarray), self._dtypes, shapes))
-            alike = [(type(part), part.dtype, part.shape) for part in parts] == self._alike
-        except (AttributeError, TypeError):  # a nested batch has no dtype, a number no length
+                self._steps, self._shapes = steps, [(steps, *shape) for shape in self._features]
+            for part, dtype, shape in zip(parts, self._dtypes, self._shapes):  # faster than comparing lists of them
+                if part.shape != shape or part.dtype != dtype:
+                    return None
+        except (AttributeError, TypeError):  # a nested batch has no dtype, a tensor another kind, a number no length
             return None
-        return parts if alike and steps else None
+        return parts if steps else None
 
 
 def _layout(flat: bool) -> str:
