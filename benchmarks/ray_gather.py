@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -24,6 +25,10 @@ from flowrl import Plan, from_workers, operator, state
 from flowrl.policies import RandomPolicy
 from flowrl.rollout import WorkerSet
 
+#: Takes so many items.
+Take = Callable[[int], object]
+#: Opens what takes them.
+Opened = Callable[[], AbstractContextManager[Take]]
 #: What has an aim: many requests for single items.
 AIMED = "flowrl, 8 in flight, 1 a request"
 
@@ -44,20 +49,28 @@ def gathered(workers: WorkerSet, in_flight: int, batch: int) -> Plan:
     return plan.gather_async(in_flight) if batch == 1 else plan.batch(batch).gather_async(in_flight).flatten()
 
 
-def bare(actors: Any, in_flight: int) -> Callable[[int], None]:
+@contextmanager
+def opened(plan: Plan) -> Iterator[Take]:
+    with plan.run() as run:
+        yield lambda items: deque(islice(run, items), maxlen=0)
+
+
+@contextmanager
+def bare(actors: Any, in_flight: int) -> Iterator[Take]:
     """Ray alone: whoever has answered is asked again."""
     import ray
 
+    asked = {actor.add.remote(): actor for actor in actors for _ in range(in_flight)}
+
     def take(items: int) -> None:
-        asked = {actor.add.remote(): actor for actor in actors for _ in range(in_flight)}
         for _ in range(items):
             (done,), _rest = ray.wait(list(asked))
             ray.get(done)
             actor = asked.pop(done)
             asked[actor.add.remote()] = actor
-        ray.get(list(asked))
 
-    return take
+    yield take
+    ray.get(list(asked))
 
 
 class Counter:
@@ -71,21 +84,25 @@ class Counter:
         return self.position
 
 
-def measured(take: Callable[[int], object], seconds: float, rounds: int) -> np.ndarray:
-    """Seconds for an item, in each round."""
-    items = 100
-    take(items)  # warm up
-    while (took := timed(take, items)) < seconds / 10:
-        items *= 4
-    items = max(1, int(items * seconds / took))
-    return np.array([timed(take, items) / items for _ in range(rounds)])
+def measured(contestants: Mapping[str, Opened], seconds: float, rounds: int) -> dict[str, np.ndarray]:
+    """Seconds for an item of each contestant, in each round; a round of each takes about `seconds`."""
+    costs: dict[str, list[float]] = {name: [] for name in contestants}
+    items = dict.fromkeys(contestants, 100)
+    for turn in range(-1, rounds):
+        for name, contestant in contestants.items():
+            with contestant() as take:
+                take(100)  # warm up
+                took = timed(take, items[name])
+                while turn < 0 and took < seconds / 10:
+                    items[name] *= 4
+                    took = timed(take, items[name])
+            costs[name].append(took / items[name])
+            if turn < 0:
+                items[name] = max(100, int(seconds / costs[name].pop()))
+    return {name: np.array(taken) for name, taken in costs.items()}
 
 
-def some(run: Iterator[Any], items: int) -> None:
-    deque(islice(run, items), maxlen=0)
-
-
-def timed(take: Callable[[int], object], items: int) -> float:
+def timed(take: Take, items: int) -> float:
     start = perf_counter()
     take(items)
     return perf_counter() - start
@@ -98,20 +115,19 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--actors", type=int, default=2)
     options = parser.parse_args(arguments)
     print_machine("ray", "torch")
-    costs: dict[str, np.ndarray] = {}
-    with local_ray(2 * options.actors):
+    with local_ray(2 * options.actors), ExitStack() as stack:
         import ray
 
         counters = [ray.remote(Counter).remote() for _ in range(options.actors)]
-        for in_flight in (1, 8):
-            taken = measured(bare(counters, in_flight), options.seconds, options.rounds)
-            costs[f"Ray alone, {in_flight} in flight"] = taken
-        with WorkerSet("CartPole-v1", RandomPolicy, num_workers=options.actors, envs_per_worker=1) as workers:
-            for in_flight, batch in ((1, 1), (8, 1), (1, 100), (8, 100), (8, 10_000)):
-                name = f"flowrl, {in_flight} in flight, {batch:,} a request"
-                with gathered(workers, in_flight, batch).run() as run:
-                    take = partial(some, run)
-                    costs[name] = measured(take, options.seconds, options.rounds)
+        workers = WorkerSet("CartPole-v1", RandomPolicy, num_workers=options.actors, envs_per_worker=1)
+        stack.enter_context(workers)
+        contestants: dict[str, Opened] = {
+            f"Ray alone, {in_flight} in flight": partial(bare, counters, in_flight) for in_flight in (1, 8)
+        }
+        for in_flight, batch in ((1, 1), (8, 1), (1, 100), (8, 100), (8, 10_000)):
+            plan = gathered(workers, in_flight, batch)
+            contestants[f"flowrl, {in_flight} in flight, {batch:,} a request"] = partial(opened, plan)
+        costs = measured(contestants, options.seconds, options.rounds)
     bounds = {name: f"Ray alone, {name.split()[1]} in flight" for name in costs if name.startswith("flowrl")}
     pairs = [Pair(name, bound, 0.9 if name == AIMED else None, bound=True) for name, bound in bounds.items()]
     return compare("small items", costs, pairs, "items/s")

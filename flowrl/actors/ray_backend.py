@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from flowrl.actors.actors import Make, Resources
 from flowrl.actors.address import check_answers
 from flowrl.actors.watchdog import Watchdog
 from flowrl.engine.futures import Future, wait
-from flowrl.engine.pickling import pack, refusal
+from flowrl.engine.pickling import pack, pack_plain, refusal
 from flowrl.engine.remote import Remote
 from flowrl.errors import ConfigError, ValueLost, WorkerDied
 from flowrl.interrupts import handling
@@ -39,6 +40,8 @@ FETCH_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 #: Number of requests of a new process that may take START_SECONDS more: up to its first item.
 FIRST_REQUESTS = 4
+#: Most bytes of a request that its actor may be asked for again.
+REPEATED_BYTES = 1000
 
 _HERE = "local"
 #: Environment of a Ray that flowrl starts: no usage reports, no authentication.
@@ -63,10 +66,14 @@ class RayWorker:
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
         # In a trial of Ray Tune actors must use the room that it has reserved.
         where = "SPREAD" if get_current_placement_group() is None else None
-        actor = ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
-        self._actor: Any = actor.remote(name)
+        actor = _ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
+        self._actor = actor.remote(name)
+        calls = self._actor.do, self._actor.ask, self._actor.again
+        self._calls = calls, tuple(call.options(num_returns=2) for call in calls)  # of requests with items apart, too
+        self._sending, self._is_sending = threading.RLock(), False
+        self._newest = b""  # the request that the actor would repeat
         made_of = versions(), sys.path, resources.threads, packed
-        self.began: Future[Any] = self._ask("begin", self._actor.begin, made_of)
+        self.began: Future[Any] = self._answer_of("begin", self._actor.begin.remote(*made_of))
 
     def __repr__(self) -> str:
         return self.name
@@ -87,34 +94,61 @@ class RayWorker:
         self.kill()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        return self._ask(method, self._actor.do, (method, *args))
+        return self._submit(False, method, args)
 
     def submit_apart(self, method: str, *args: Any) -> Future[tuple[Any, Remote]]:
         """Request `method(*args)`, which returns `(answer, item)`: the answer comes here, the item stays there."""
-        return self._ask(method, self._actor.do_apart.options(num_returns=2), (method, *args))
+        return self._submit(True, method, args)
 
-    def _ask(self, method: str, call: Any, args: tuple[Any, ...]) -> Future[Any]:
-        future: Future[Any] = Future()
+    def _submit(self, apart: bool, method: str, args: tuple[Any, ...]) -> Future[Any]:
         sent = [arg.ref if isinstance(arg, Remote) else arg for arg in args]
         try:
-            refs = call.remote(*sent)
-            reply, item = refs if isinstance(refs, list) else (refs, None)
+            return self._answer_of(method, self._send(apart, method, sent))
         except TypeError as error:
-            future.set_exception(refusal(sent[1:], f"the request {method!r} to {self.name}", error))
+            future: Future[Any] = Future()
+            future.set_exception(refusal(sent, f"the request {method!r} to {self.name}", error))
             return future
+
+    def _send(self, apart: bool, method: str, sent: list[Any]) -> Any:
+        """Send a request; returns the references to its results.
+
+        Ray takes as long for one argument as for the rest of a call, so the actor is asked for the same again without.
+        """
+        do, ask, again = self._calls[apart]
+        packed = pack_plain((apart, method, *sent))
+        with self._sending:
+            # Garbage collection may send a request while another one is sent, which must not come between the two.
+            if packed is None or self._is_sending:
+                return do.remote(apart, method, *sent)
+            self._is_sending = True
+            try:
+                if packed == self._newest:
+                    return again.remote()
+                self._newest = b""
+                refs = ask.remote(packed)
+                self._newest = packed if len(packed) <= REPEATED_BYTES else b""  # a larger one may be lost on its way
+                return refs
+            finally:
+                self._is_sending = False
+
+    def _answer_of(self, method: str, refs: Any) -> Future[Any]:
+        """A future of the answer that these references are of."""
+        future: Future[Any] = Future()
         if not self._open:
             self._heard = monotonic()
         self._open.add(future)
-        reply.future().add_done_callback(lambda done: self._answer(method, done, item, future))
+        _when_done(refs[0] if isinstance(refs, list) else refs, partial(self._answer, method, refs, future))
         return future
 
-    def _answer(self, method: str, reply: Future[Any], item: Any, future: Future[Any]) -> None:
+    def _answer(self, method: str, refs: Any, future: Future[Any], reply: Any) -> None:
         """Complete a future with a reply; runs in a thread of Ray."""
         self._heard = monotonic()
         self._answers += 1
         self._open.discard(future)
         try:
-            first, value, error, said, last = reply.result()
+            if isinstance(reply, Exception):
+                raise reply
+            first, value, error, said, last = pickle.loads(reply) if isinstance(reply, bytes) else reply
             if first is not None:
                 self._pickling[method] = sum(last) - sum(first)
             future.pickling = self._pickling.get(method, 0.0)
@@ -125,11 +159,11 @@ class RayWorker:
                     log.log(level, "%s: %s", self.name, text)
             if error is not None:
                 future.set_exception(pickle.loads(error))
-            elif item is None:
-                future.set_result(value)
-            else:
+            elif isinstance(refs, list):
                 answer, rows, nbytes = value
-                future.set_result((answer, Remote(item, rows, nbytes, fetch)))
+                future.set_result((answer, Remote(refs[1], rows, nbytes, fetch)))
+            else:
+                future.set_result(value)
         except Exception as failed:
             future.set_exception(_translated(failed, self.name, self._why))
 
@@ -379,6 +413,14 @@ def _grows() -> bool:
     """Whether the cluster adds machines when requests exceed its resources."""
     state = _ray._private.state.state
     return not _ray.util.client.ray.is_connected() and bool(state.get_max_resources_from_cluster_config())
+
+
+def _when_done(ref: Any, call: Callable[[Any], None]) -> None:
+    """Call a function with the value behind a reference, or with Ray's error, in a thread of Ray.
+
+    A future of Ray does the same with a dozen objects more.
+    """
+    ref._on_completed(call)
 
 
 def _silence() -> None:

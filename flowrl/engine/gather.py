@@ -24,7 +24,7 @@ from flowrl.engine.journal import JournalEnds, Unanswered
 from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, died_again, silent_ones
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
-from flowrl.engine.protocols import StoringWorker, WorkersContract
+from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.remote import Remote, measured, nbytes_of
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Stage
@@ -192,6 +192,8 @@ class Gather(Stage):
         A code is twice how many requests ago it was made, and one more for a death.
         """
         decisions = self.meter.context.decisions
+        if not decisions.active:
+            return [(request, self._is_death(request)) for request in answered]
         seen = [2 * (self._asked - each.number) + self._is_death(each) for each in answered]
         codes = decisions.take(point, seen)
         if not decisions.replays:
@@ -221,7 +223,7 @@ class Gather(Stage):
         args: tuple[Any, ...] = (self.meter.path,)
         if self.spans and not isinstance(member.worker, InlineWorker):
             args += (self.spans,)
-        if self._takes_remote and isinstance(member.worker, StoringWorker):
+        if self._takes_remote and member.stores:
             future = ask_apart(member.worker, "pull_apart", *args)
         else:
             future = ask(member.worker, "pull_plan", *args)

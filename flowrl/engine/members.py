@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import attrs
 
 from flowrl.engine.futures import Future, wait
-from flowrl.engine.protocols import WorkerContract, WorkersContract
+from flowrl.engine.protocols import StoringWorker, WorkerContract, WorkersContract
 from flowrl.engine.workers import DRAIN_SECONDS, ask, wait_for
 from flowrl.errors import WorkerDied
 
@@ -31,13 +31,18 @@ log = logging.getLogger("flowrl")
 class Member:
     """A worker, the future of opening its part of the plan, and when that was done: a restart takes long.
 
-    `part` is the name of its part in a journal.
+    `part` is the name of its part in a journal; `stores` says whether it can keep items.
     """
 
     worker: Any
     opening: Future[Any]
     part: str = ""
     since: float = inf
+    stores: bool = attrs.field(init=False)
+
+    @stores.default
+    def _stores(self) -> bool:
+        return isinstance(self.worker, StoringWorker)  # takes too long to ask for every request
 
     def __attrs_post_init__(self) -> None:
         self.opening.add_done_callback(self._opened)

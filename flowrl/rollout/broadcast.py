@@ -25,7 +25,7 @@ class Broadcast:
     """
 
     def __init__(self, policy: Any) -> None:
-        self._policy = policy
+        self._policy, self._has_weights = policy, isinstance(policy, HasWeights)
         self.number = 0
         self._stamp: Any = None  # of the policy, when its weights were stored or others were published
         self._reference: Any = None  # reference to the newest weights
@@ -54,7 +54,7 @@ class Broadcast:
 
     def newest(self, put: Callable[[Any], Any]) -> Any:
         """A reference to the newest weights to pass as an argument; None if there are none."""
-        if not isinstance(self._policy, HasWeights):
+        if not self._has_weights:
             return None
         if self._stamp != (stamp := self._now()):
             self._stamp, self._published = stamp, None

@@ -113,8 +113,7 @@ class RemoteGroups:
         )
         self.members: list[RemoteGroup | None] = []
         self._sent: dict[tuple[int, str], int] = {}  # the number of the weights that each process has, by policy
-        self._leaving: dict[int, list[Future[Any]]] = {}  # processes to remove when these requests are done
-        self._asked: dict[int, list[Future[Any]]] = {}  # unanswered requests of each process
+        self._leaving: dict[int, Future[Any]] = {}  # processes to remove when their last request is answered
         self._parts: tuple[Any, Any] = (None, None)  # the part of a plan that was sent last, and the reference to it
 
     def start(self) -> bool:
@@ -158,9 +157,6 @@ class RemoteGroups:
         worker = self._actors.members[process]
         submit = worker.submit_apart if apart else worker.submit
         future: Future[Any] = submit("ask", member.index, method, self._env_steps(), newest, *weights, *args)
-        pending = self._asked.setdefault(process, [])
-        pending[:] = [each for each in pending if not each.done()]
-        pending.append(future)
         return future
 
     def work_with_others(self, process: int) -> None:
@@ -212,7 +208,6 @@ class RemoteGroups:
         reborn = tuple(attrs.evolve(group, life=self._lives[group.index]) for group in groups)
         self._actors.makes[process] = GroupRunnerFactory(reborn, self._policies)
         self._actors.restart(process, died)
-        self._asked.pop(process, None)
         for name in self._broadcasts:
             self._sent.pop((process, name), None)
         for group in groups:
@@ -263,22 +258,22 @@ class RemoteGroups:
         """Remove the newest process's groups; it ends when it has answered its requests."""
         process = max(member.process for member in self._present())
         self._take_out(process)
-        self._leaving[process] = self._asked.pop(process, [])
+        self._leaving[process] = self._actors.members[process].submit("begin")  # has begun, so that it only answers
         self._let_go()
 
     def _present(self) -> Iterator[RemoteGroup]:
         return (member for member in self.members if member is not None)
 
     def _let_go(self) -> None:
-        for process, pending in list(self._leaving.items()):
-            if all(future.done() for future in pending):
+        for process, last in list(self._leaving.items()):
+            if last.done():
                 del self._leaving[process]
                 self._actors.remove(process)
 
     def close(self) -> None:
         """End the processes."""
         self.members = []
-        for entries in (self._sent, self._leaving, self._asked):
+        for entries in (self._sent, self._leaving):
             entries.clear()
         for broadcast in self._broadcasts.values():
             broadcast.forget()

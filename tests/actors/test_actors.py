@@ -109,6 +109,25 @@ def test_each_is_asked_on_its_own_and_in_order(remote):
     assert actors.members == []
 
 
+def test_a_request_like_the_one_before_is_repeated(ray_cluster):
+    """F2: the same one, also if garbage collection sends another one meanwhile, as it closes an abandoned run."""
+    with _some() as actors:
+        worker = actors.members[0]
+        assert [_ask(worker, "add", n) for n in (1, 1, 2, 1, 1)] == [1, 2, 4, 5, 6]
+        (do, ask, again), others = worker._calls
+        meanwhile = []
+
+        class Again:
+            @staticmethod
+            def remote():
+                meanwhile.append(worker.submit("add", 100))
+                return again.remote()
+
+        worker._calls = (do, ask, Again), others
+        assert [_ask(worker, "add", n) for n in (1, 1, 2)] == [107, 208, 210]
+        assert [future.result(SECONDS) for future in meanwhile] == [106, 207]
+
+
 def test_a_value_is_put_once_and_given_to_many(remote):
     with Actors([Account] * 2, kind="account", remote=remote) as actors:
         batch = actors.put(Batch(reward=np.ones(40_000)))

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import queue
 import subprocess
 
 import pytest
@@ -13,6 +14,16 @@ from flowrl.actors import ray_backend
 def test_a_cluster_says_whether_it_grows(ray_cluster):
     """Without it actors that a growing cluster would find room for are refused, as too large for what it is now."""
     assert ray_backend._grows() is False  # a Ray of this machine does not
+
+
+def test_a_value_that_is_there_is_told_with_the_error_that_is_in_its_place(ray_cluster):
+    """Without it no answer arrives."""
+    told = queue.SimpleQueue()
+    for function in (lambda: b"an answer", lambda: 1 / 0):
+        reference = ray.remote(function).remote()
+        ray_backend._when_done(reference, told.put)
+        found = told.get(timeout=60)
+        assert found == b"an answer" or isinstance(found, ray.exceptions.RayTaskError)
 
 
 def test_what_ray_prints_of_deaths_goes_through_one_function(monkeypatch, caplog):

@@ -228,6 +228,13 @@ FAULTS = [
         APEX + "test_a_worker_explores_as_often_as_its_epsilon_says",
     ),
     Fault(
+        "F2",
+        "flowrl/actors/ray_backend.py",
+        "if packed is None or self._is_sending:",
+        "if packed is None:",
+        ACTORS + "test_a_request_like_the_one_before_is_repeated",
+    ),
+    Fault(
         "F10",
         "flowrl/actors/ray_backend.py",
         "return WorkerDied(name, why or _why(error)) if isinstance(error, RayError) else error",
