@@ -12,7 +12,7 @@ import numpy as np
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.data.datasets.open import Rows, open_dataset
-from flowrl.data.datasets.returns_view import ReturnsView
+from flowrl.data.datasets.returns_view import ContextView, ReturnsView
 from flowrl.data.datasets.writer import check_place
 from flowrl.data.multi_agent import MultiAgentBatch
 from flowrl.data.steps import is_fragment
@@ -166,7 +166,7 @@ class Recorded:
 
     def schema(self, given: Schema) -> Schema:
         known = self.data.schema().without(*self.without)
-        return known if self.batch_size is None else known.rows()
+        return known if self.batch_size is None or "sequences" in known.words else known.rows()
 
     def pull(self) -> Batch | Signal:
         if self.epochs is not None and self.epoch >= self.epochs:
@@ -314,6 +314,7 @@ def OfflineRows(
     epochs: int | None = None,
     needs: Sequence[str] = ("obs", "action"),
     returns: float | None = None,
+    context: int | None = None,
 ) -> Plan:
     """Shuffled rows of a dataset for the policy of `workers`: `Demonstrations` with actions in its scale.
 
@@ -324,13 +325,16 @@ def OfflineRows(
         source, batch_size, epochs, needs: See `Demonstrations`.
         returns: Discount per step for rows with the return to the end of their episode, see
             `flowrl.data.datasets.returns_view.ReturnsView`; None: rows are single steps.
+        context: Length of sequences that each end with a row, see `flowrl.data.datasets.returns_view.ContextView`.
 
     Raises: DatasetError, see `Demonstrations`.
     """
     check_alone(workers.policy, "a plan of demonstrations")
     policy, data = workers.policy, open_dataset(source)
     rows = Demonstrations(data, policy, batch_size, epochs=epochs, needs=needs)
-    if returns is not None:
+    if context is not None:
+        rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=ContextView(data, context)))
+    elif returns is not None:
         rows = attrs.evolve(rows, op=attrs.evolve(rows.op, data=ReturnsView(data, returns)))
     rows = rows.for_each(PolicyActions(workers))
     return rows.for_each(DatasetStatistics(workers, data)) if normalizes(policy) else rows

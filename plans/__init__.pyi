@@ -16,6 +16,7 @@ from flowrl.plans import cql as _cql
 from flowrl.plans import crossq as _crossq
 from flowrl.plans import ddpg as _ddpg
 from flowrl.plans import ddppo as _ddppo
+from flowrl.plans import decision_transformer as _decision_transformer
 from flowrl.plans import dqfd as _dqfd
 from flowrl.plans import dqn as _dqn
 from flowrl.plans import gail_ppo as _gail_ppo
@@ -697,6 +698,37 @@ class DQfD(_dqfd.DQfD):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_DQfD],
+    ) -> None: ...
+
+class _DecisionTransformer(_Settings, total=False):
+    agent: str | None
+    batch_size: int
+    context: int
+    data: str
+    epochs: int | None
+    grad_clip: float | None
+    layers: int
+    learning_rate: float | str | list[list[float]]
+    normalize_obs: bool
+    prefetch: int
+    report_every: int
+    return_scale: float
+    target_return: float | None
+    units: int
+
+class DecisionTransformer(_decision_transformer.DecisionTransformer):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_DecisionTransformer],
     ) -> None: ...
 
 class _GAILPPO(_Settings, total=False):

@@ -102,7 +102,7 @@ class Unlike(RandomGame):
 
 
 class Following:
-    """Acts by an observation and its own number `k`; with `memory`, by those before too.
+    """Acts by an observation and its own number `k`; with `memory`, by those before and by the rewards got too.
 
     With `draws` the noise has a part as well, which only comparisons can follow.
     """
@@ -112,6 +112,7 @@ class Following:
         self.collect_mode = self.eval_mode = self
         if memory:
             self.initial_state = lambda: np.full((1, 1), 2.0)
+            self.rewarded = lambda state, reward: (state + 10 * reward[:, None]) % 1000
 
     def act(self, obs: Any, noise: Any, env_steps: int, state: Any = None) -> dict[str, Any]:
         before = np.zeros((len(obs), 1)) if state is None else state
@@ -248,6 +249,8 @@ def by_hand(how: Arrangement, env_id: int, episode_id: int) -> Played:
             ends = agent in turn.terminated, agent in turn.truncated and agent not in turn.terminated
             row = [who[agent], obs.tolist(), did["action"].item(), did["value"].item()]
             row += [None if before is None else before[0].tolist(), gained[agent], newest[agent].tolist(), *ends]
+            if before is not None:
+                state[agent] = policies[who[agent]].rewarded(state[agent], np.array([gained[agent]]))
             after = policies[who[agent]].value(newest[agent][None], state[agent]).item()
             rows[agent].append(Row(*row, after, len(rows[agent]), length))
             gained[agent] = 0.0

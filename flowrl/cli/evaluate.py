@@ -82,6 +82,7 @@ def evaluate_run(
     max_steps: int | None = None,
     video: Path | None = None,
     nash_conv: bool = False,
+    settings: Mapping[str, Any] | None = None,
     trusted: Trust = False,
 ) -> Evaluation:
     """Play whole episodes with the saved policy of a run, in its eval mode.
@@ -90,7 +91,7 @@ def evaluate_run(
     evaluated with the same seed meet the same starts.
 
     Args:
-        run, last, env, env_args, trusted: See `flowrl.load`.
+        run, last, env, env_args, settings, trusted: See `flowrl.load`.
         episodes: Number of episodes, an equal share in each environment (S2).
         seed: Seed of environments and action noise.
         max_steps: Steps after which an episode is cut; None: `eval_max_steps` of the run.
@@ -100,7 +101,7 @@ def evaluate_run(
     Raises:
         ConfigError, CheckpointError: see `flowrl.load`, and `flowrl.rollout.nash_conv`.
     """
-    trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted)
+    trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted, **(settings or {}))
     found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
     assert trained.source is not None
     played = trained.evaluation_env
@@ -212,6 +213,7 @@ def play_each_other(
     video: Path | None = None,
     nash_conv: bool = False,
     plot: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
     trusted: Trust = False,
 ) -> Tournament:
     """Let saved policies and the players of `SCRIPTED` play a game of two agents against each other.
@@ -237,7 +239,8 @@ def play_each_other(
     for name in players:
         found[name] = scripted(name)
         if found[name] is None:
-            found[name] = load(name, last=last, env=env, env_args=env_args, trusted=trusted).players
+            policy = load(name, last=last, env=env, env_args=env_args, trusted=trusted, **(settings or {}))
+            found[name] = policy.players
     start = SeedTree(seed).integer("evaluation/command")
     cut = max_steps or MAX_STEPS
     with torch_threads(1):

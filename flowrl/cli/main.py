@@ -561,6 +561,7 @@ def explain(plan: str, **options: Any) -> None:
 @TRUST
 @click.option("--max-steps", type=Count(), metavar="N", help="Cut episodes after N steps; by default as in the run.")
 @click.option("--video", type=FOLDER, metavar="DIR", help="Record three episodes, as .mp4 files.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Of acting, such as target_return.")
 @click.option("--nash-conv", is_flag=True, help="Tell how far from an equilibrium it is, in a game of OpenSpiel.")
 @click.option("--plot", type=FILE, metavar="FILE", help="A .png or .svg: draw the table of players of a game.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -569,6 +570,7 @@ def evaluate(
     env_args: tuple[str, ...],
     video: str | None,
     plot: str | None,
+    settings: tuple[str, ...],
     as_json: bool,
     trust: bool,
     **options: Any,
@@ -591,6 +593,7 @@ def evaluate(
 
     options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
     options |= {"trusted": _trusted(trust), "plot": None if plot is None else Path(plot)}
+    options["settings"] = _pairs("--set", settings)
     evaluation = evaluate_given(runs, **options)
     for words in evaluation.left_out:
         _show(f"left out: {words}", err=True)

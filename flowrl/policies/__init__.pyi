@@ -10,6 +10,7 @@ from flowrl.policies.branching import BranchingDQNPolicy as BranchingDQNPolicy
 from flowrl.policies.cql import CQLPolicy as CQLPolicy
 from flowrl.policies.cql import DiscreteCQLPolicy as DiscreteCQLPolicy
 from flowrl.policies.crossq import CrossQPolicy as CrossQPolicy
+from flowrl.policies.decision_transformer import DecisionTransformerPolicy as DecisionTransformerPolicy
 from flowrl.policies.dqfd import DQfDPolicy as DQfDPolicy
 from flowrl.policies.dqn import DQNPolicy as DQNPolicy
 from flowrl.policies.functional import policy_from as policy_from

@@ -133,6 +133,15 @@ class HasMemory(Protocol):
 
 
 @runtime_checkable
+class HearsRewards(HasMemory, Protocol):
+    """Its state takes the rewards that its actions get, also where it is evaluated and used."""
+
+    def rewarded(self, state: Any, reward: Array, /) -> Any:
+        """States `[N, ...]` after the rewards `[N]` of the steps to them, a copy; an episode's end resets it (T8)."""
+        ...
+
+
+@runtime_checkable
 class CorrectsFragments(Protocol):
     """It makes advantages for its present weights of fragments that older ones collected."""
 

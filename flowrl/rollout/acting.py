@@ -15,7 +15,7 @@ from flowrl.envs.masks import without_choice
 from flowrl.errors import SchemaError
 from flowrl.policies.masks import action_mask
 from flowrl.policies.policy import ActMode, RecurrentMode
-from flowrl.policies.protocols import HasMemory
+from flowrl.policies.protocols import HasMemory, HearsRewards
 from flowrl.rollout.noise import Array, NoiseStreams
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class Actor:
     """A mode that acts in a manager's environments, with the state of each from step to step.
 
     Per environment it keeps its stream of noise (D2); for a `RecurrentMode` the recurrent state, reset to the initial
-    one where an episode begins (T8); and for an asynchronous manager the row sent to it, until its answer (T11).
+    one where an episode begins (T8), which hears rewards if the mode does (T13); and for an asynchronous manager the
+    row sent to it, until its answer (T11).
 
     Args:
         manager: Launched before the first step; or some seats of games, for which `send` acts.
@@ -52,6 +53,7 @@ class Actor:
         self._mode: Any = mode
         if mode.draws != self._noise.draws:
             self._noise = self._noise_of(mode.draws)
+        self.hears = isinstance(mode, HearsRewards)  #: whether `hear` must follow each step
         self._state = initial_states(mode, self.manager.num_envs)
         self._initial = initial_states(mode, 1)
 
@@ -73,6 +75,8 @@ class Actor:
         if manager.ready is not None:
             self.send(env_steps, version, wait)
             result = manager.step(self._sent["env_action"], wait)
+            if self.hears:
+                self.hear(result, self._sent)
             return self.sent, result
         obs = manager.obs
         row = self._act(obs, env_steps, None)
@@ -83,7 +87,17 @@ class Actor:
         result = manager.step(actions)
         if result.acted is not None:
             self.take_back(~result.acted)
+        if self.hears:
+            self.hear(result, row)
         return row, result
+
+    def hear(self, result: StepResult, row: dict[str, Column] | None = None) -> None:
+        """Tell the states the rewards of the actions that were answered, also in the row; None: the sent one (T13)."""
+        which = np.arange(self.manager.num_envs) if result.acted is None else np.flatnonzero(result.acted)
+        if len(which):
+            state: Any = self._state
+            state[which] = self._mode.rewarded(state[which], result.reward[which])
+            (self._sent if row is None else row)["next_state"] = _copy(state)
 
     def take_back(self, ids: Array) -> None:
         """Draw the noise of these rows' newest action again next time: it was not played, as where a fault lost it.

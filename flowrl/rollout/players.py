@@ -98,6 +98,9 @@ class Players:
         if stepped.acted is not None and self.games.games.ready is None:
             for player in self.of.values():
                 player.take_back(~stepped.acted)
+        for player in self.of.values():
+            if player.plays and player.actor.hears:
+                player.actor.hear(player.seats.result(stepped))
         return stepped
 
     def assign(self) -> None:

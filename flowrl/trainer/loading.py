@@ -13,9 +13,10 @@ from typing import Any
 import attrs
 
 from flowrl.envs.dataset_spaces import SPACES, space_from_json
-from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
+from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError, did_you_mean
 from flowrl.policies.weights import load_weights, policy_about
 from flowrl.saved import Saved, shown
+from flowrl.settings import resumable
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint, verify_checkpoint
 from flowrl.storage.files import MANIFEST, opened
 from flowrl.trainer.config import build_config, load_config_file
@@ -41,6 +42,7 @@ def load(
     device: str | None = None,
     plan: Any = None,
     trusted: Trust = False,
+    **settings: Any,
 ) -> TrainedPolicy:
     """Load a policy: `flowrl.load("runs/...").act(obs)`. Only its `evaluate` makes an environment.
 
@@ -62,10 +64,11 @@ def load(
         device: Where to run the policy; None: where the run did.
         plan: The Trainer class of the policy, or its file, where `path` does not tell: a class of a script or notebook.
         trusted: Run the code that `path` names too; or a function that is told which code, and answers whether.
+        settings: Other values of settings that change no parameter of the policy, such as `target_return=300`.
 
     Raises:
-        ConfigError: nothing that holds a policy, none saved yet, a plan that is missing here, or code that is not
-            trusted.
+        ConfigError: nothing that holds a policy, none saved yet, a plan that is missing here, code that is not
+            trusted, or a setting that makes it another policy.
         CheckpointError: a damaged file, or weights that do not fit.
     """
     if str(path).startswith(PREFIX):
@@ -87,7 +90,10 @@ def load(
     own = [f"the plan {found}"] if isinstance(found, Path) and not builtin(found) and plan is None else []
     check_trust(path, own + code_in(network), trusted)
     trainer = load_plan_file(found).trainer if isinstance(found, Path) else found
-    config = build_config(trainer.Config, values, changed)
+    free = resumable(trainer.Config, "free")
+    for key in settings.keys() - free:
+        raise ConfigError(f"{key}={settings[key]!r}: a saved policy keeps it; {did_you_mean(key, free)}")
+    config = build_config(trainer.Config, values, {**changed, **settings})
     try:
         place = {**trainer.place_of_run(config, about), **({} if env is None else {"env": None})}
     except FlowError as error:

@@ -23,6 +23,7 @@ from flowrl.policies.devices import torch_threads
 from flowrl.policies.masks import action_mask
 from flowrl.policies.policies import Policies
 from flowrl.policies.policy import Policy
+from flowrl.policies.protocols import HearsRewards
 from flowrl.rollout import Scores, evaluate, scores
 from flowrl.rollout.acting import initial_states
 from flowrl.rollout.game_workers import GameWorkers
@@ -121,7 +122,9 @@ class TrainedPolicy:
         assert who is not None, "several policies play a game"
         return {agent: self.policy[name] for name in self.policy for agent in who.agents_of(name)}
 
-    def act(self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None) -> Any:
+    def act(
+        self, obs: Any, deterministic: bool = True, *, state: Any = None, episode_start: Any = None, reward: Any = None
+    ) -> Any:
         """Return an action for `env.step`, in the action space's dtype; a recurrent policy returns (action, state).
 
         So does a hierarchy, whose state has the goal too.
@@ -135,10 +138,12 @@ class TrainedPolicy:
             deterministic: Use the eval mode; else the collect mode, with noise from a separate stream.
             state: Returned with the previous action; None at the start of all episodes.
             episode_start: Whether an episode begins with this observation, bool or `[N]`; its state is reset.
+            reward: What the previous action got, a number or `[N]`, for policies that hear it, as those of
+                `decision_transformer`, and only with their state.
 
         Raises:
             SchemaError: the observation does not fit the observation space, its action mask leaves no action, or the
-                state does not fit the observations.
+                state does not fit the observations, or a policy that hears rewards gets none.
         """
         policy = self.policy.as_one if isinstance(self.policy, Policies) else self.policy
         if policy is None:
@@ -159,7 +164,7 @@ class TrainedPolicy:
         if mask is not None and (stuck := without_choice(mask, policy.action_space)).size:
             raise SchemaError(f"the action_mask leaves no valid action in observation {stuck[0]}: the episode is over")
         mode = policy.eval_mode if deterministic else policy.collect_mode
-        states = self._remembered(mode, count, state, episode_start)
+        states = self._remembered(mode, count, state, episode_start, reward)
         columns = mode.act(rows, self._noise.random((count or 1, mode.draws)), self.env_steps, *states)
         # The environment may get a clipped form of the sampled action (G6).
         action = np.asarray(columns.get("env_action", columns["action"]))
@@ -169,19 +174,26 @@ class TrainedPolicy:
             action = policy.action_space.to_env(action)
         return (action, columns["next_state"]) if states else action
 
-    def _remembered(self, mode: Any, count: int | None, state: Any, episode_start: Any) -> list[Any]:
+    def _remembered(self, mode: Any, count: int | None, state: Any, episode_start: Any, reward: Any) -> list[Any]:
         """The states `[N, ...]` to act from, in a list that is empty for policies without memory."""
         initial = initial_states(mode, count or 1)
+        hears, name = isinstance(mode, HearsRewards), type(self.policy).__name__
+        if reward is not None and not hears:
+            raise SchemaError(f"{name} hears no rewards: call act without reward")
         if initial is None:
             if state is not None or episode_start is not None:
-                raise SchemaError(f"{type(self.policy).__name__} has no memory: call act without state, episode_start")
+                raise SchemaError(f"{name} has no memory: call act without state, episode_start")
             return []
         if state is None:
             return [initial]
+        if hears and reward is None:
+            raise SchemaError(f"{name} hears rewards: pass what the action before got, act(obs, state=..., reward=...)")
         begins = np.broadcast_to(False if episode_start is None else np.asarray(episode_start, bool), count or 1)
         before, first = (Batch(state=each).map(np.array) for each in (state, initial))
         if [(name, each.shape) for name, each in before.leaves()] != [(n, each.shape) for n, each in first.leaves()]:
             raise SchemaError(f"the state is {before!r}, expected {first!r}: pass the state that act returned before")
+        if hears:
+            before["state"] = mode.rewarded(before["state"], np.broadcast_to(np.asarray(reward, float), count or 1))
         before[begins] = first[begins]
         return [before["state"]]
 

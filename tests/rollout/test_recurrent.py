@@ -1,4 +1,7 @@
-"""Recurrent policies: each environment has a state of its own, and begins every episode with the initial one (T8)."""
+"""Recurrent policies: each environment has a state of its own, and begins every episode with the initial one (T8).
+
+Some hear of rewards (T13).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ from tests.scheduled_manager import ScheduledManager
 class GRUPolicy:
     """A GRU of the observation's clock, which draws its action from the softmax of its memory; values too."""
 
-    def __init__(self, hidden: int = 6) -> None:
+    def __init__(self, hidden: int = 6, hears: bool = False) -> None:
         torch.manual_seed(0)
         self.cell, self.head = nn.GRUCell(1, hidden).double(), nn.Linear(hidden, 5).double()
         self.hidden, self.version = hidden, 0
-        self.collect_mode = self.eval_mode = Remembering(self)
+        self.collect_mode = self.eval_mode = (Hearing if hears else Remembering)(self)
 
 
 @attrs.frozen
@@ -57,6 +60,13 @@ class Remembering:
             return self._forward(obs, state)[2].numpy()
 
 
+class Hearing(Remembering):
+    """It remembers the rewards that it got too."""
+
+    def rewarded(self, state: Batch, reward: np.ndarray) -> Batch:
+        return state.replace(memory=0.7 * state.memory + np.sin(reward)[:, None])
+
+
 def own(table: Table) -> Manager:
     make = clock_envs(table)
     return EnvManager([make() for _ in table])
@@ -73,6 +83,7 @@ MANAGERS = {
     "async": asynchronous,
 }
 every_manager = pytest.mark.parametrize("make", MANAGERS.values(), ids=MANAGERS)
+whether_it_hears = pytest.mark.parametrize("hears", [False, True], ids=["deaf", "hears"])
 
 
 def replayed(mode: Remembering, rows: list[Batch]) -> None:
@@ -86,13 +97,16 @@ def replayed(mode: Remembering, rows: list[Batch]) -> None:
         columns = mode.act(row.obs, np.zeros((1, 1)), 0, state)
         np.testing.assert_allclose(row.value, columns["value"], atol=1e-12)
         state, last = columns["next_state"], row
+        if isinstance(mode, Hearing):
+            state = mode.rewarded(state, row.reward)
         np.testing.assert_allclose(row.next_value, mode.value(row.next_obs, state), atol=1e-12)
 
 
+@whether_it_hears
 @every_manager
-def test_the_state_begins_with_the_episode_and_goes_on_with_it(make: Any) -> None:
-    """T8, T5, T7: states and values are those of the loop over each episode, whoever resets, answers or fails."""
-    policy = GRUPolicy()
+def test_the_state_begins_with_the_episode_and_goes_on_with_it(make: Any, hears: bool) -> None:
+    """T8, T13, T5, T7: states and values are those of the loop over each episode, whoever resets, answers or fails."""
+    policy = GRUPolicy(hears=hears)
     worker = RolloutWorker(make(TABLE), policy, seed=3)  # type: ignore
     joined = Batch.cat([worker.sample(n) for n in (4, 1, 9, 6)])
     assert "next_state" not in joined
@@ -100,16 +114,17 @@ def test_the_state_begins_with_the_episode_and_goes_on_with_it(make: Any) -> Non
         replayed(policy.collect_mode, [joined[t : t + 1, i] for t in range(20)])
 
 
+@whether_it_hears
 @every_manager
-def test_resumes_with_the_memory_of_every_environment(make: Any) -> None:
-    """T8, D3: a worker restored mid-episode remembers what the uninterrupted one does."""
-    worker = RolloutWorker(make(TABLE), GRUPolicy(), seed=3)  # type: ignore
+def test_resumes_with_the_memory_of_every_environment(make: Any, hears: bool) -> None:
+    """T8, T13, D3: a worker restored mid-episode remembers what the uninterrupted one does."""
+    worker = RolloutWorker(make(TABLE), GRUPolicy(hears=hears), seed=3)  # type: ignore
     worker.sample(5)
     for _ in range(4):
         state = copy.deepcopy(worker.state_dict())
         assert same(state, worker.state_dict())
         expected = worker.sample(3)
-        resumed = RolloutWorker(make(TABLE), GRUPolicy(), seed=3)  # type: ignore
+        resumed = RolloutWorker(make(TABLE), GRUPolicy(hears=hears), seed=3)  # type: ignore
         resumed.load_state_dict(state)
         assert resumed.sample(3) == expected
 

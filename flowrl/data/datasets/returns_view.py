@@ -1,8 +1,9 @@
-"""A view of a dataset whose rows hold the return to the end of their episodes."""
+"""Views of a dataset whose rows hold the return to the end of their episodes, and perhaps the steps before them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
@@ -69,13 +70,14 @@ class ReturnsView:
         ended = terminated | truncated
         ended[-1:] = True
         rows, ends = np.arange(len(order)), np.flatnonzero(ended)
+        self._order, self._ends = real[order], ends  # rows in the order of time, and where episodes end in it
         last = ends[np.searchsorted(ends, rows)]
         return_ = discounted(reward, terminated, truncated, np.zeros_like(reward), gamma=gamma)
         discount = np.where(terminated[last], 0, gamma ** (last - rows + 1.0))
         self._return, self._discount = np.zeros(data.rows), np.zeros(data.rows, np.float32)
         self._last = np.zeros(data.rows, np.int64)
-        self._return[real[order]], self._discount[real[order]] = return_, discount
-        self._last[real[order]] = real[order][last]
+        self._return[self._order], self._discount[self._order] = return_, discount
+        self._last[self._order] = self._order[last]
 
     def __len__(self) -> int:
         return self.batches
@@ -108,7 +110,7 @@ class ReturnsView:
         """A batch of single steps, as recorded."""
         return self.data[number]
 
-    def refresh(self) -> ReturnsView:
+    def refresh(self) -> Self:
         """Include batches recorded since, which may continue episodes of the last batch; returns self."""
         self.data.refresh()
         if len(self.data) != self.batches:
@@ -119,7 +121,7 @@ class ReturnsView:
         """The view of the first `batches` batches; self if these are all."""
         return self if batches == self.batches else ReturnsView(self.data, self.gamma, batches)
 
-    def verify(self, start: int = 0) -> ReturnsView:
+    def verify(self, start: int = 0) -> Self:
         """Compare the checksums of the dataset."""
         self.data.verify(start)
         return self
@@ -130,3 +132,59 @@ class ReturnsView:
         axes = found.columns["reward"].shape
         made = {"reward": ColumnSchema("float64", axes), "discount": ColumnSchema("float32", axes)}
         return Schema({**found.columns, **made}, found.words)
+
+
+class ContextView(ReturnsView):
+    """The rows of a dataset as sequences `[context, B, ...]`: each row, last, and the steps of its episode before it.
+
+    Columns: obs, action and t of each step; return_to_go, the sum of the rewards from it to the end of its episode;
+    mask, False on the padding before the first step, which repeats that.
+
+    Args:
+        context: Length of the sequences.
+        data, batches: See `ReturnsView`.
+
+    Raises: DatasetError if no episode is as long, so that acting would go beyond the data; see `ReturnsView` too.
+    """
+
+    def __init__(self, data: Dataset | MinariEpisodes, context: int, batches: int | None = None) -> None:
+        self.context = context
+        super().__init__(data, 1.0, batches)
+
+    def _look(self, batches: int) -> None:
+        super()._look(batches)
+        first = np.append(0, self._ends[:-1] + 1)[: len(self._ends)]
+        longest = int((self._ends - first).max(initial=-1)) + 1
+        if longest < self.context:
+            raise DatasetError(
+                f"context={self.context}: the longest episode of {self.path} has {longest} steps: take at most as many"
+            )
+        places = np.arange(len(self._order))
+        self._place, self._first = np.zeros((2, self.data.rows), np.int64)
+        self._place[self._order] = places
+        self._first[self._order] = first[np.searchsorted(self._ends, places)]
+
+    def __repr__(self) -> str:
+        return f"sequences of {self.context} steps of {self.data!r}"
+
+    def take(self, rows: Sequence[int] | Array) -> Batch:
+        """The sequences `[context, B, ...]` that end with these rows."""
+        rows = np.asarray(rows)
+        at, first = self._place[rows] - np.arange(self.context)[::-1, None], self._first[rows]
+        numbers = self._order[np.maximum(at, first)]
+        steps = self.data.take(numbers.ravel(), ("obs", "action", "t"))
+        steps = steps.map(lambda column: column.reshape(*numbers.shape, *column.shape[1:]))
+        return steps.replace(return_to_go=self._return[numbers], mask=at >= first)
+
+    def first(self, batches: int) -> ContextView:
+        """See `ReturnsView.first`."""
+        return self if batches == self.batches else ContextView(self.data, self.context, batches)
+
+    def schema(self) -> Schema:
+        """The schema of sequences."""
+        found = self.data.schema()
+        axes = 2 if "fragments" in found.words else 1
+        kept = {name: c for name, c in found.columns.items() if name.partition(".")[0] in ("obs", "action", "t")}
+        columns = {name: ColumnSchema(c.dtype, ("T", "N", *c.shape[axes:])) for name, c in kept.items()}
+        made = {"return_to_go": ColumnSchema("float64", ("T", "N")), "mask": ColumnSchema("bool", ("T", "N"))}
+        return Schema({**columns, **made}, frozenset({"fragments", "sequences"}))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from flowrl.data import Batch, Dataset, DatasetWriter
-from flowrl.data.datasets.returns_view import ReturnsView
+from flowrl.data.datasets.returns_view import ContextView, ReturnsView
 from flowrl.engine.plan import Plan
+from flowrl.engine.schema import mismatches
 from flowrl.errors import DatasetError
 from flowrl.operators.datasets import Recorded
 from flowrl.testing import same
@@ -28,6 +29,7 @@ def recorded(path: Path, envs: int = 3, steps: int = 40, cut: int = 7, padded: b
         t[at] = np.where(ended[at - 1], 0, t[at - 1] + 1)
     columns: dict[str, Any] = {
         "obs": draw.normal(size=shape),
+        "action": draw.normal(size=shape),
         "next_obs": draw.normal(size=shape),
         "reward": draw.normal(size=shape),
         "terminated": ended & kind,
@@ -95,6 +97,35 @@ def test_a_missing_step_cuts_an_episode(tmp_path: Path) -> None:
     assert found.reward.tolist() == [1.5, 1.0, 1.5, 1.0]
     assert found.discount.tolist() == [0.25, 0.5, 0.25, 0.5]
     assert found.next_obs.tolist() == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_sequences_against_a_loop(tmp_path: Path, padded: bool) -> None:
+    """A12, N1, N6: the steps of an episode up to a row, in whatever batches, and the rewards from each step on."""
+    data = recorded(tmp_path / "data", padded=padded)
+    view, real = ContextView(data, 6), data.real_rows()
+    steps, found = data.take(real), view.take(real)
+    assert mismatches(found, view.schema()) == []
+    place = {(steps.env_id[i], steps.episode_id[i], steps.t[i]): i for i in range(len(real))}
+    for i in range(len(real)):
+        key = steps.env_id[i], steps.episode_id[i]
+        for back in range(6):
+            j = place.get((*key, steps.t[i] - back))
+            assert found.mask[5 - back, i] == (j is not None)
+            j = place[(*key, 0)] if j is None else j
+            rest = [steps.reward[k] for (*other, t), k in place.items() if (*other,) == key and t >= steps.t[j]]
+            assert found.return_to_go[5 - back, i] == pytest.approx(sum(rest))
+            assert (found.obs[5 - back, i], found.t[5 - back, i]) == (steps.obs[j], steps.t[j])
+            assert found.action[5 - back, i] == steps.action[j]
+
+
+def test_sequences_longer_than_all_episodes_are_refused(tmp_path: Path) -> None:
+    """Acting would see more steps than it was ever shown."""
+    data = recorded(tmp_path / "data")
+    longest = int(max(batch.t.max() for batch in data)) + 1
+    ContextView(data, longest)
+    with pytest.raises(DatasetError, match=f"context={longest + 1}: the longest episode of .* has {longest} steps"):
+        ContextView(data, longest + 1)
 
 
 def test_it_is_read_as_a_dataset(tmp_path: Path) -> None:
