@@ -174,6 +174,11 @@ FOUR = f"--set hidden=[256,256] --set q_ratio=0.5 --set exploring_moves=12 --set
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
+#: Of a small transformer, which is asked for what SAC gets at its end.
+ASKED = (
+    "--set context=10 --set units=64 --set layers=2 --set learning_rate=1e-3 --set target_return=-150 "
+    "--set eval_every=500"
+)
 #: Settings of PPO for MountainCar-v0 with a reward model: a far horizon, long fragments, and constant rates.
 CURIOUS_CAR = (
     "--envs 16 --set fragment_steps=128 --set train_batch_size=2048 --set num_sgd_iter=10 --set gamma=0.99 "
@@ -311,6 +316,9 @@ TASKS = {
             ("td3_bc", -280, 8_000, "Pendulum-v1", "pendulum", ""),
         )
     },
+    "decision_transformer-pendulum-data": Task(
+        "decision_transformer", -250, 3_000, "Pendulum-v1", ASKED, data="pendulum"
+    ),
     # The goal is found by reward models; without them nobody reaches it.
     "rnd-mountaincar": Task("rnd_ppo", -150, 300_000, "MountainCar-v0", CURIOUS, share=0.8),
     "icm-mountaincar": Task("icm_ppo", -150, 300_000, "MountainCar-v0", CURIOUS_OF_ACTIONS, share=0.8),

@@ -33,7 +33,7 @@ def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
 
 
 class DecisionTransformer(OfflineTrainer):
-    """`DecisionTransformer(data="data/cartpole", target_return=500).train(until={"updates": 5_000})`."""
+    """`DecisionTransformer(data="data/cartpole").train(until={"updates": 5_000})`."""
 
     Config = Config
     policy = staticmethod(policy)

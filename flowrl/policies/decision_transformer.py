@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import attrs
@@ -45,6 +46,8 @@ class DecisionTransformer(nn.Module):
         )
         self.first, self.last = nn.LayerNorm(units), nn.LayerNorm(units)
         self.actor = nn.Linear(units, outputs)
+        self.register_buffer("best_return", torch.tensor(-math.inf))
+        self.best_return: torch.Tensor
 
     def forward(self, rows: Batch) -> torch.Tensor:
         """Outputs `[T, B, outputs]` for each step of sequences `[T, B, ...]`, valid where the mask is.
@@ -85,19 +88,23 @@ class DecisionTransformerPolicy(Policy):
     """An actor that continues sequences of returns, observations and actions as a dataset does.
 
     It asks for `target_return`, less the rewards that it has got in the episode, which it hears: see `HearsRewards`.
+    Without one it asks for the best return of the episodes whose beginning it has learned from, which is part of the
+    weights; 0 before that.
     collect: draws discrete actions; eval: the most probable one. Continuous actions are not drawn; they are stored in
     -1 .. 1, whatever their bounds.
 
     Raises:
-        ConfigError: no target, units that do not fit the heads, actions that are neither discrete nor a bounded Box of
-            floats, or no network fits the observations; see `Policy` too.
+        ConfigError: units that do not fit the heads, actions that are neither discrete nor a bounded Box of floats, or
+            no network fits the observations; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
     class Settings(Policy.Settings):
         """The transformer, and the return that it is asked for."""
 
-        target_return: float | None = setting(None, "return to ask for while acting", resume="free")
+        target_return: float | None = setting(
+            None, "return to ask for while acting; None: the best of the recorded episodes", resume="free"
+        )
         return_scale: float = positive(1000.0, "returns are divided by it")
         context: int = positive(20, "steps that it sees")
         units: int = positive(128, "width of the transformer, a multiple of 4")
@@ -111,11 +118,6 @@ class DecisionTransformerPolicy(Policy):
 
     def _build(self) -> None:
         given, space = self.settings, self.action_space
-        if given.target_return is None:
-            raise ConfigError(
-                "target_return=None: say which return to ask for while acting, such as that of the best recorded "
-                "episodes, --set target_return=NUMBER"
-            )
         if given.units % HEADS:
             raise ConfigError(f"units={given.units}: expected a multiple of {HEADS}, the heads of the transformer")
         done: Encoder
@@ -128,7 +130,8 @@ class DecisionTransformerPolicy(Policy):
         model = DecisionTransformer(seen, done, self.choosing.outputs, given.units, given.layers, given.return_scale)
         self.model = model.to(self.device)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
-        self.collect_mode, self.eval_mode = Conditioned(self, explores=True), Conditioned(self)
+        self.collect_mode = Conditioned(self, given.target_return, explores=True)
+        self.eval_mode = Conditioned(self, given.target_return)
         self.learn_mode = DecisionTransformerLearning(self)
 
     def from_env(self, action: Array) -> Array:
@@ -145,6 +148,7 @@ class Conditioned:
     """A `RecurrentMode` whose state holds the last steps, the return that is still to come, and the step's number."""
 
     policy: DecisionTransformerPolicy
+    target_return: float | None
     explores: bool = False
 
     @property
@@ -154,7 +158,9 @@ class Conditioned:
     def initial_state(self) -> Batch:
         """See `RecurrentMode`."""
         policy, choosing = self.policy, self.policy.choosing
-        target, t = np.array([policy.settings.target_return], np.float64), np.zeros(1, np.int64)
+        best = float(policy.model.best_return)
+        wanted = self.target_return if self.target_return is not None else best if math.isfinite(best) else 0.0
+        target, t = np.array([wanted], np.float64), np.zeros(1, np.int64)
         obs = create_empty_array(policy.observation_space, 1, np.zeros)
         none = Batch(obs=obs, action=choosing.greedy(np.zeros((1, choosing.outputs), np.float32)))
         seen = none.replace(return_to_go=target, t=t)[:, None]
@@ -202,6 +208,13 @@ class DecisionTransformerLearning(Learning):
         "sequences": "of steps that end anywhere in an episode: read them with OfflineRows(context=)",
         **dict.fromkeys(columns, ""),
     }
+
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """Note the best return of an episode whose first step is here."""
+        begins, best = rows.mask & (rows.t == 0), self.policy.model.best_return
+        if begins.any():
+            best.copy_(torch.maximum(best, rows.return_to_go[begins].max()))
+        return rows
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""

@@ -118,6 +118,13 @@ FAULTS = [
         OVER + "test_every_row_is_that_of_an_obvious_loop",
     ),
     Fault(
+        "T13",
+        PLAYERS,
+        "player.plays and player.actor.hears",
+        "False",
+        OVER + "test_every_row_is_that_of_an_obvious_loop",
+    ),
+    Fault(
         "M7",
         WORKER,
         "        self._players.assign_all(matches)\n",

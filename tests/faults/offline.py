@@ -7,6 +7,7 @@ OFFLINE = "tests/trainer/test_offline.py::"
 NORMALIZED = "tests/plans/test_normalized_plans.py::"
 CONTENTS = "tests/envs/test_dataset_contents.py::"
 ALIKE = "tests/learners/test_all_reduce.py::"
+DECISIONS = "tests/policies/test_decision_transformer.py::"
 WHOLE = "tests/data/datasets/test_returns_view.py::"
 RECORD = "tests/cli/test_record.py::"
 
@@ -159,6 +160,27 @@ FAULTS = [
         "value.detach().abs().mean()",
         "value.abs().mean()",
         POLICIES + "test_the_actor_of_td3_bc_against_a_loop",
+    ),
+    Fault(
+        "A12",
+        "flowrl/policies/decision_transformer.py",
+        "(place > place[:, None])",
+        "(place > place[:, None] + 1)",
+        DECISIONS + "test_no_output_reads_its_action_or_what_comes_later",
+    ),
+    Fault(
+        "A12",
+        "flowrl/policies/decision_transformer.py",
+        "length - 1 - state.t",
+        "length - 2 - state.t",
+        DECISIONS + "test_acting_step_by_step_is_one_forward_over_the_steps_seen",
+    ),
+    Fault(
+        "A12",
+        "flowrl/data/datasets/returns_view.py",
+        "mask=at >= first",
+        "mask=at >= 0",
+        WHOLE + "test_sequences_against_a_loop",
     ),
     Fault(
         "A5",

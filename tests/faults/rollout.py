@@ -116,6 +116,13 @@ FAULTS = [
         RECURRENT + "test_the_state_begins_with_the_episode_and_goes_on_with_it",
     ),
     Fault(
+        "T13",
+        ACTING,
+        "self._mode.rewarded(state[which], result.reward[which])",
+        "self._mode.rewarded(state[which], result.reward[: len(which)])",
+        RECURRENT + "test_the_state_begins_with_the_episode_and_goes_on_with_it",
+    ),
+    Fault(
         "D3",
         ACTING,
         'self._sent, self._borrowed = _copies(dict(Batch(state["sent"]).items())), False',

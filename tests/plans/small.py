@@ -327,6 +327,15 @@ SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "
 SMALL |= {"iql continuous": {**SMALL["iql"]}}
 SMALL["cql continuous"] |= {"candidates": 3}
 SMALL["td3_bc"] = {**SMALL["bc"], "data": partial(offline_data, "Pendulum-v1")}
+SMALL["decision_transformer"] = {
+    "units": 8,
+    "layers": 1,
+    "context": 4,
+    "batch_size": 4,
+    "report_every": 5,
+    "device": "cpu",
+}
+SMALL["decision_transformer continuous"] = {**SMALL["decision_transformer"]}
 SMALL["iql normalized"] = {**SMALL["iql"], "normalize_obs": True}
 SMALL["league"] = {**SMALL["self_play"], "envs_per_worker": 6, "snapshot_every": 40, "restart": 0.5}
 SMALL["self_play selective"] = {**SMALL["self_play"], "snapshot_every": 60, "snapshot_win_rate": 0.4}
@@ -382,6 +391,7 @@ KINDS += (
     "cql continuous",
     "iql",
     "td3_bc",
+    "decision_transformer",
     "alphazero",
     "muzero",
     "pqn",

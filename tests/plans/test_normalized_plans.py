@@ -148,7 +148,7 @@ def test_a_trainer_saves_and_restores_them(tmp_path: Any) -> None:
         assert same(statistics(again.workers.policy), statistics(whole.workers.policy))
 
 
-@pytest.mark.parametrize("name", ["bc", "marwil", "cql", "iql"])
+@pytest.mark.parametrize("name", ["bc", "marwil", "cql", "iql", "decision_transformer"])
 def test_a_dataset_is_normalised_by_its_own_statistics(name: str) -> None:
     """O1: they are part of the weights, do not move while one learns, and are those of the target network too."""
     data = Dataset(offline_data())

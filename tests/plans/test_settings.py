@@ -48,7 +48,7 @@ TEAMS = ("qmix", "vdn")
 UNUSED |= {name: ["munchausen_temperature", *UNUSED.get(name, [])] for name in TEAMS}
 UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd", "redq", "tqc")}
 #: Their data here are of one agent.
-ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql", "td3_bc")}
+ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql", "td3_bc", "decision_transformer")}
 UNUSED |= ONE_AGENT
 #: Their actions here are of one number, so what turns slopes away from each other is refused.
 ONE_NUMBER = {"cql": ["diversity"]}
@@ -71,6 +71,7 @@ NOT_LEARNED = {
     "data",
     "epochs",
     "prefetch",
+    "target_return",
 }
 
 

@@ -120,19 +120,33 @@ def test_the_loss_against_a_loop_over_sequences_without_padding(actions: Any) ->
                 errors += (given.tanh() - action).square().tolist()
     loss, _ = policy.learn_mode.loss(policy.learn_mode.tensors(policy.learn_mode.prepare(batch)))
     assert loss.item() == pytest.approx(sum(errors) / len(errors), rel=1e-4)
-    loss.backward()
+    policy.learn_mode.update(policy.learn_mode.tensors(batch))
     assert all(math.isfinite(each.grad.sum()) for each in policy.model.parameters() if each.grad is not None)
 
 
 def test_what_does_not_fit_is_refused_before_work() -> None:
-    with pytest.raises(ConfigError, match="target_return=None: say which return"):
-        made(target_return=None)
     with pytest.raises(ConfigError, match="units=10: expected a multiple of 4"):
         made(units=10)
     with pytest.raises(ConfigError, match="continuous actions"):
         made(spaces.MultiDiscrete([2, 3]))
     with pytest.raises(ConfigError, match="between their bounds"):
         made(spaces.Box(-np.inf, np.inf, (2,), np.float32))
+
+
+def test_without_a_target_it_asks_for_the_best_return_of_the_data() -> None:
+    """D3: of the first steps seen so far, as part of the weights."""
+    policy = made(target_return=None)
+    asked = [float(policy.eval_mode.initial_state().return_to_go[0])]
+    for to_go, t in (([-7.0, -1.0], [0, 1]), ([-3.0, -2.0], [0, 1]), ([-5.0, 9.0], [0, 4])):
+        obs = Batch(at=np.zeros((2, 1, 3), np.float32), where=np.ones((2, 1), int))
+        rows = Batch(obs=obs, action=np.zeros((2, 1), int), return_to_go=np.array(to_go)[:, None])
+        rows = rows.replace(t=np.array(t)[:, None], mask=np.ones((2, 1), bool))
+        policy.learn_mode.update(policy.learn_mode.tensors(rows))
+        asked.append(float(policy.eval_mode.initial_state().return_to_go[0]))
+    assert asked == [0, -7, -3, -3]
+    other = made(target_return=None, seed=4)
+    other.load_weights(policy.weights())
+    assert other.eval_mode.initial_state().return_to_go == -3
 
 
 def test_a_trained_policy_hears_by_act_and_takes_another_target(tmp_path: Path) -> None:
