@@ -55,7 +55,7 @@ CASES += [
 
 @pytest.mark.parametrize(("manager", "name"), CASES)
 def test_every_row_is_that_of_an_obvious_loop(manager: str, name: str) -> None:
-    """M1, M2, M4, M5, M7, T7, T8, T11: rewards add up between own turns, over the ends of fragments; env_steps are
+    """M1, M2, M4, M5, M7, T7, T8, T11, T13: rewards add up between own turns, over the ends of fragments; env_steps are
     those of games, rows those of seats."""
     how, seats = ARRANGEMENTS[name], Seats()
     worker, lengths = how.worker(FROM_FACTORIES[manager]), dict[int, int]()
