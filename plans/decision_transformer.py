@@ -15,7 +15,7 @@ policy = DecisionTransformerPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(DecisionTransformerPolicy.Settings, OfflineConfig):
-    """Defaults as published for continuous control, but for 100 000 updates of it."""
+    """Sizes, batches and rates as published for continuous control."""
 
     batch_size: int = 64
 

@@ -197,8 +197,9 @@ class DecisionTransformerLearning(Learning):
     """The mean over the steps of sequences, without padding (N6), of −log π(a | s) for discrete actions, and of the
     squared error (tanh of the output − a)² for continuous ones.
 
-    Source: Chen et al. 2021, "Decision Transformer: Reinforcement Learning via Sequence Modeling", algorithm 1. It
-    learns an embedding of each step's number, where this has sinusoids, and drops out a tenth of the activations.
+    Source: Chen et al. 2021, "Decision Transformer: Reinforcement Learning via Sequence Modeling", algorithm 1. There
+    steps have a learned embedding in place of sinusoids, there is one head, a tenth of the activations is dropped out,
+    weights decay, and the learning rate warms up.
     """
 
     policy: DecisionTransformerPolicy
