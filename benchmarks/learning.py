@@ -31,7 +31,6 @@ import argparse
 import csv
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -52,6 +51,7 @@ from learning_tasks import EXPERTS, RANDOM, TASKS, Task
 import flowrl
 from flowrl.cli.plot import draw_profiles, save
 from flowrl.cli.scores import Scores, between, markdown
+from flowrl.cli.seeds import Children
 from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.rollout import NashConv, nash_conv, payoffs
 from flowrl.trainer.players import scripted
@@ -65,7 +65,9 @@ ENDED = ("goal", "budget", "done")
 MODULES = {name: name for name in ("minatar", "minigrid", "mujoco")} | {"box2d": "Box2D", "openspiel": "pyspiel"}
 #: Seeds that were run, a line each.
 RECORD = Path(HERE) / "learning.csv"
-#: Seconds after which a seed is given up; with --keep it goes on the next time.
+#: The runs, which end at their next step if this process is told to, and at once if it is gone.
+CHILDREN = Children()
+#: Seconds after which a peer's seed is given up.
 DEADLINE = 4 * 3600
 #: Seeds that run at a time make demonstrations once.
 RECORDING = Lock()
@@ -109,9 +111,9 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
         if task.demonstrations and run[0] != "--resume":
             run += ["--set", f"{task.shown_as}={recorded(task, folder)}"]
         where = [] if run[0] == "--resume" else ["--out", f"{out}"]
-        done = python("-m", "flowrl", "run", *run, *where, "--quiet")
+        code = CHILDREN.run(["run", *run, *where, "--quiet"], silent=True)
         if outcome_in(out) not in ENDED:
-            raise SystemExit(f"seed {seed} ended with exit code {done.returncode}:\n{done.stderr}")
+            raise SystemExit(f"seed {seed} has not ended, exit code {code}; with --keep it goes on the next time")
     summary = json.loads((out / "summary.json").read_text())
     score = summary["confirmed_return"]
     if task.nash_conv:
@@ -147,16 +149,11 @@ def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:
     out = folder / f"{task.peer}-seed-{seed}.json"
     if not out.exists():
         options = ("--budget", f"{task.budget}", "--seed", f"{seed}", "--out", f"{out}")
-        done = python(f"{HERE}/learning_peers.py", name, *options)
+        command = [sys.executable, f"{HERE}/learning_peers.py", name, *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
         if not out.exists():
             raise SystemExit(f"seed {seed} of {task.peer} ended with exit code {done.returncode}:\n{done.stderr}")
     return Outcome(seed, **json.loads(out.read_text()))
-
-
-def python(*command: str) -> subprocess.CompletedProcess[str]:
-    """What a command of Python came to, which finds the environments of the tasks."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, timeout=DEADLINE)
 
 
 def recorded(task: Task, folder: Path) -> Path:
@@ -171,8 +168,8 @@ def recorded(task: Task, folder: Path) -> Path:
             number = f"{task.demonstrations}"
             record = ["record", f"{expert}", "--trust", "--episodes", number, "--out", f"{unfinished}"]
             for command in (train, record):
-                if (done := python("-m", "flowrl", *command)).returncode:
-                    raise SystemExit(f"no demonstrations: exit code {done.returncode}:\n{done.stderr}")
+                if code := CHILDREN.run(command, silent=True):
+                    raise SystemExit(f"no demonstrations: exit code {code}")
             unfinished.rename(episodes)
     return episodes
 
@@ -401,7 +398,7 @@ def main() -> None:
         return
     print_machine("numpy", "torch", "gymnasium", "ray")
     rows, passed = [[*HEADER, "published", "passed"]], True
-    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder:
+    with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder, CHILDREN:
         chosen, seeds = chosen_of(options), range(options.seed, options.seed + options.seeds)
         print(core_hours(chosen, seeds, Path(folder)), flush=True)
         for name, task in chosen.items():

@@ -32,7 +32,7 @@ class Task(NamedTuple):
     opponent: str = ""  #: the return is the share of games won against this player at the end, half from either side
     draws: bool = False  #: draws count as won
     seen: tuple[int, ...] = (0, 1, 2, 3, 4)  #: seeds that settings were chosen on, which a report leaves out
-    pilot: float = 0.0  #: env steps per second in a short run: what a table will take of which no seed is recorded
+    pilot: float = 0.0  #: env steps per second of a short run, of plan and peer together, until a seed is recorded
 
     @property
     def judged_at_end(self) -> bool:
@@ -268,7 +268,9 @@ TASKS = {
     "crossq-pendulum": Task("crossq", -200, 20_000, "Pendulum-v1", f"{SMALL} --set critic_hidden=[64,64]"),
     "td3-pendulum": Task("td3", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
-    "sac-halfcheetah": Task("sac", None, 100_000, "HalfCheetah-v5", CHEETAH, extra="mujoco", peer="stable-baselines3"),
+    "sac-halfcheetah": Task(
+        "sac", None, 100_000, "HalfCheetah-v5", CHEETAH, extra="mujoco", peer="stable-baselines3", pilot=36
+    ),
     "sac-cartpole": Task("sac", 475, 50_000, settings=DISCRETE),
     **{
         f"ppo-minatar-{game}": Task(

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import signal
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
@@ -134,6 +135,25 @@ def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     assert first == again, "with its seconds"
     assert re.fullmatch(r" +0 +-\d{3},\d{3}\.\d +2,048 +[\d.]+  below the goal", first)
     assert "| task" not in printed("learning.py", *options, "3000", code=1), "seeds of another budget are not mixed in"
+
+
+@pytest.mark.slow
+def test_a_table_that_is_stopped_goes_on(tmp_path: Path) -> None:
+    """D3: what is terminated ends its runs at their next step; the same command goes on, to the same returns."""
+    options = ("ppo-units", "--budget", "4000", "--seeds", "2", "--keep")
+    words = [str(ROOT / "benchmarks" / "learning.py"), *options, str(tmp_path / "stopped")]
+    with Python(words, stdout=PIPE, stderr=PIPE, begin=partial(os.chdir, ROOT)) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("seed"):
+            pass
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=240)
+    assert process.returncode == 1, err
+    assert "has not ended" in err
+    found = [printed("learning.py", *options, str(tmp_path / each)) for each in ("stopped", "whole")]
+    first, second = (re.findall(r"^ +\d  +(\S+ +\S+) ", text, re.MULTILINE) for text in found)
+    assert first == second
+    assert len(first) == 2
 
 
 @pytest.mark.needs("open_spiel")
