@@ -1,4 +1,4 @@
-"""Do mixed precision and compiled networks make learning faster on this machine?
+"""Do mixed precision and compiled losses make learning faster on this machine?
 
 Updates of DQN as in benchmarks/learner.py, of a small network and of a large one, with each of the options, in one
 thread of torch (on a GPU with --device cuda). Contestants take turns in one run; compiling comes before.

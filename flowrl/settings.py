@@ -210,7 +210,7 @@ class PolicySettings(Settings):
         "float32", "number format of learning: float32, bfloat16, or float16 (GPU only)"
     )
     compile: bool = setting(
-        False, "learn with torch.compile; compiling takes about a minute at the start", resume="rounding"
+        False, "compile the loss and its gradients: faster updates, other last bits", resume="rounding"
     )
     grad_clip_value: float | None = positive(
         None, "largest magnitude of a gradient entry, clipped before the norm", resume="fork"

@@ -165,6 +165,8 @@ class ResourceContract(Contract):
     """Most items or rows that it holds; `len` tells how many it holds. None: it does not say."""
     fills_up: bool = optional(False)
     """Whether it can be full, so that an item must leave before another enters."""
+    caveat: str = optional("")
+    """What `explain` says beside the operator that trains it."""
 
 
 class WorkersContract(Contract):

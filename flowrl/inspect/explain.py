@@ -13,7 +13,7 @@ from flowrl.engine.gather import Gather
 from flowrl.engine.graph import is_hidden, paths
 from flowrl.engine.merge import Concurrent, Fork, Sequential
 from flowrl.engine.operator import is_operator, name_of
-from flowrl.engine.protocols import Saveable
+from flowrl.engine.protocols import ResourceContract, Saveable
 from flowrl.engine.stages import Generated, Stage
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def note_of(node: Plan) -> str:
         return "a resume skips the consumed"
     if isinstance(node.op, Fork):
         return f"at most {node.op.max_lag} item{'s' * (node.op.max_lag > 1)} apart"
-    return ""
+    return ResourceContract(node.contract.learns).caveat
 
 
 def relative(site: str) -> str:

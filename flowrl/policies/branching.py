@@ -146,6 +146,7 @@ class BranchingLearning(DQNLearning):
     """The learn mode: double Q-learning, choice by choice, and one target for all, see `BranchingHead`."""
 
     policy: BranchingDQNPolicy
+    compiles = True
 
     def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
         """The target network's values `[B, choices]` of the best actions in `obs_t [B, ...]`."""

@@ -55,6 +55,7 @@ class DiscreteCQLLearning(DQNLearning):
     """
 
     policy: DiscreteCQLPolicy
+    compiles = True
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
         """See `Learning.loss`."""
@@ -109,6 +110,7 @@ class CQLLearning(SACLearning):
     """
 
     policy: CQLPolicy
+    compiles = True
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add also `candidate_noise [B, 3, candidates, size]`: uniform in -1 .. 1, then twice normal."""

@@ -1,14 +1,11 @@
-"""Devices of networks, compiled code and threads."""
+"""Devices of networks, and threads."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
 
 from flowrl.blas import blas_threads
 from flowrl.errors import ConfigError
@@ -31,19 +28,6 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device={name!r}, but torch {torch.__version__} finds no GPU here; take 'auto' or 'cpu'")
     return device
-
-
-def compile_networks(networks: Iterable[nn.Module]) -> None:
-    """Compile networks in place at their next call; weights and their names stay.
-
-    Raises:
-        ConfigError: there is no C++ compiler, which `torch.compile` needs.
-    """
-    if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
-        raise ConfigError("compile=True needs a C++ compiler, but finds none: install g++, or set CXX")
-    for network in networks:
-        # One code for all batch sizes: if earlier sizes chose the code, a resumed run would differ (D3).
-        network.compile(dynamic=True)
 
 
 @contextmanager

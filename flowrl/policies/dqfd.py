@@ -72,6 +72,7 @@ class DQfDLearning(DQNLearning):
     """
 
     policy: DQfDPolicy
+    compiles = True
     columns = (*DQNLearning.columns, "one_step", "demonstration")
     requires = (*DQNLearning.requires, "one_step", "demonstration")
 

@@ -189,6 +189,7 @@ class DQNLearning(Learning):
     """
 
     policy: DQNPolicy
+    compiles = True
     columns: tuple[str, ...] = ("obs", "action", "reward", "next_obs", "discount")
     optional = ("weight",)
     requires: ClassVar[tuple[str, ...] | Mapping[str, str]] = (*columns[:-1], "discount or terminated")

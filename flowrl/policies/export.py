@@ -49,7 +49,7 @@ class Program(nn.Module):
                 "in_torch(model, obs) beside act() that returns the actions as a tensor"
             )
         space: Any = policy.action_space
-        self.model = copy.deepcopy(policy.acting_model).cpu().eval().requires_grad_(False)
+        self.model = copy.deepcopy(policy.model).cpu().eval().requires_grad_(False)
         self.dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
 
     def forward(self, obs: Any) -> torch.Tensor:

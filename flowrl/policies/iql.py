@@ -95,6 +95,7 @@ class IQLLearning(QActorCriticLearning):
     """
 
     policy: IQLPolicy
+    compiles = True
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""

@@ -102,6 +102,7 @@ class IQNLearning(DQNLearning):
     """
 
     policy: IQNPolicy
+    compiles = True
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """See `Learning.over_minibatch`; adds the levels, `[B, N]` and `[B, N']`."""

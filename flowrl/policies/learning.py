@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import attrs
@@ -20,6 +20,7 @@ from flowrl.policies.adam import Adam
 from flowrl.policies.clipping import blamed, check_loss, check_step, clip_norm, culprit
 
 if TYPE_CHECKING:
+    from flowrl.policies.compiled import CompiledLoss
     from flowrl.policies.policy import Policy
 
 log = logging.getLogger("flowrl")
@@ -84,6 +85,11 @@ class Learning(abc.ABC):
     #: Whether it learns from sequences `[T, B, ...]`, which minibatches keep whole; else from rows `[B, ...]`.
     recurrent: ClassVar[bool] = False
 
+    #: Whether `compile` serves it; each class says so for itself. What the loss reads and is neither a tensor nor a
+    #: setting is in `phase`, and it draws no random numbers.
+    compiles: ClassVar[bool] = False
+
+    compiled: CompiledLoss | None = None  #: what computes the loss and its gradients in place of `loss` and autograd
     _zero_since: int | None = None  #: env steps at which a scheduled rate first was 0
     _said = False
 
@@ -138,6 +144,10 @@ class Learning(abc.ABC):
         If rows have a `weight`, the loss is the weighted mean, and the scalars may hold `priority [B]`: how much there
         was to learn from each row, such as |TD error|, before the step and not weighted.
         """
+
+    def phase(self) -> Hashable:
+        """Which of several losses the next update takes, if there are several."""
+        return None
 
     def describe(self, rows: Batch) -> dict[str, torch.Tensor]:
         """Scalars to report of a whole batch of `tensors`, before learning from it."""
@@ -219,6 +229,8 @@ class Learning(abc.ABC):
     def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Set the parameters' gradients to those of the loss; return it and its scalars, detached."""
         policy = self.policy
+        if self.compiled is not None:
+            return self.compiled(rows)
         with policy.learning(), policy.mixed.forward():
             loss, scalars = self.loss(rows)
         for parameter in policy.parameters:

@@ -7,14 +7,13 @@ from typing import Any
 import gymnasium
 import torch
 from gymnasium import spaces
-from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import STATE
 from flowrl.policies.critics import Critics
 from flowrl.policies.distributions import DiscreteChoice
 from flowrl.policies.masks import action_mask
-from flowrl.policies.networks import part_encoder, without
+from flowrl.policies.networks import one_hot, part_encoder, without
 from flowrl.policies.qmix import TeamState, check_joint, team_size
 from flowrl.policies.sac import DiscreteSACLearning, SACPolicy, Scalars, SoftActorAndCritics
 
@@ -70,6 +69,7 @@ class MASACLearning(DiscreteSACLearning):
     """
 
     policy: MASACPolicy
+    compiles = True
     requires = ("team", *DiscreteSACLearning.requires)
 
     def prepare(self, batch: Batch) -> Batch:
@@ -115,7 +115,7 @@ class MASACLearning(DiscreteSACLearning):
             return values - alpha * logp, -logp
         logp = torch.log_softmax(given, 1)
         gumbel = -(-torch.special.log_ndtr(noise)).log()  # of noise that is normal: argmax draws from the policy
-        drawn = nn.functional.one_hot((logp + gumbel).argmax(1), policy.width).float()
+        drawn = one_hot((logp + gumbel).argmax(1), policy.width)
         values = self._judged(critics, obs, drawn.reshape(-1, policy.agents, policy.width), frozen).amin(0)
         probability = logp.exp()
         entropy = -(probability * logp).sum(1)
@@ -141,5 +141,5 @@ class MASACLearning(DiscreteSACLearning):
     def _as_numbers(self, action: torch.Tensor) -> torch.Tensor:
         """Actions `[B, A, ...]` as the critics read them, `[B, A, width]`."""
         if self.policy.discrete:
-            return nn.functional.one_hot(action.long(), self.policy.width).float()
+            return one_hot(action.long(), self.policy.width)
         return action.reshape(len(action), self.policy.agents, self.policy.width)

@@ -124,6 +124,11 @@ class PartEncoder(Encoder):
         return Batch({name: obs[name] for name in self.names})
 
 
+def one_hot(index: torch.Tensor, size: int) -> torch.Tensor:
+    """Indices `[...]` as vectors `[..., size]` of floats; torch's own looks at numbers, which compiled code cannot."""
+    return torch.zeros(*index.shape, size, device=index.device).scatter(-1, index.unsqueeze(-1), 1.0)
+
+
 class OneHotEncoder(Encoder):
     """Discrete values `[B]` or `[B, k]` as one-hot vectors side by side."""
 
@@ -134,11 +139,8 @@ class OneHotEncoder(Encoder):
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         choices = obs.long().reshape(obs.shape[0], len(self.sizes))
-        parts = [
-            nn.functional.one_hot(choices[:, i] - start, size)
-            for i, (size, start) in enumerate(zip(self.sizes, self.starts))
-        ]
-        return torch.cat(parts, 1).float()
+        parts = [one_hot(choices[:, i] - start, size) for i, (size, start) in enumerate(zip(self.sizes, self.starts))]
+        return torch.cat(parts, 1)
 
     def in_numpy(self) -> Function:
         starts, sizes = np.array(self.starts), np.array(self.sizes)

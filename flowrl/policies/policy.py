@@ -19,7 +19,8 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.envs.masks import check_mask
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.policies.devices import compile_networks, pick_device
+from flowrl.policies.compiled import CompiledLoss
+from flowrl.policies.devices import pick_device
 from flowrl.policies.in_numpy import InNumpy, host
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
@@ -134,7 +135,6 @@ class Policy(abc.ABC):
     eval_mode: ActMode | RecurrentMode
     _in_numpy: InNumpy | None = None
     _auto_is_numpy = False  #: what act_backend="auto" stands for
-    _eager: nn.Module | None = None  #: the model that acts, if learning is compiled
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Policy(abc.ABC):
         self.parameters = list(self.model.parameters())
         self._keep_statistics()
         if given.compile:
-            self._compile()
+            self.learn_mode.compiled = CompiledLoss(self.learn_mode)
         if given.act_backend == "auto" and self.device.type == "cpu":
             with suppress(ConfigError):  # the model has a part without a numpy form
                 self._in_numpy = InNumpy(self)
@@ -252,11 +252,6 @@ class Policy(abc.ABC):
         rates = {name: self.learning_rates.get(name, self.learning_rate) for name in names}
         return {name: None if callable(rate) else float(rate) for name, rate in rates.items()}
 
-    def _compile(self) -> None:
-        """Compile the networks for losses; acting keeps the uncompiled model, for batches of any size."""
-        self._eager = copy.copy(self.model)  # shares weights and parts
-        compile_networks(self.modules().values())
-
     @property
     def actor_space(self) -> gymnasium.Space[Any]:
         """The part of the observations that its eval mode reads; here all of it."""
@@ -298,6 +293,11 @@ class Policy(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(version={self.version})"
+
+    @property
+    def caveat(self) -> str:
+        """See `ResourceContract`."""
+        return "compiled: other last bits" if self.settings.compile else ""
 
     def modules(self) -> dict[str, nn.Module]:
         """The networks that a checkpoint holds, by name."""
@@ -369,15 +369,10 @@ class Policy(abc.ABC):
     def acting(self) -> Any:
         """The function that computes actions: the model, or its equivalent on arrays."""
         if not self.acts_in_numpy:
-            return self.acting_model
+            return self.model
         if self._in_numpy is None:
             self._in_numpy = InNumpy(self)
         return self._in_numpy()
-
-    @property
-    def acting_model(self) -> nn.Module:
-        """The model that acts, not compiled."""
-        return self.model if self._eager is None else self._eager
 
     def export(self, path: str | Path) -> None:
         """Write the greedy policy to a ".pt2" or ".onnx" file: see `flowrl.policies.export.export`."""
@@ -396,11 +391,6 @@ class Policy(abc.ABC):
     def __getstate__(self) -> dict[str, Any]:
         # A numpy backend reads this policy's weights, so a copy must build its own.
         return {**self.__dict__, "_in_numpy": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self.settings.compile:  # compiled code cannot be copied
-            self._compile()
 
 
 @attrs.frozen

@@ -176,8 +176,8 @@ def learns_in_numpy(policy: PPOPolicy, *, own_loss: bool = False) -> bool:
 def _hindrance(policy: PPOPolicy, own_loss: bool) -> str:
     """Why numpy cannot compute the gradients; "" if it can."""
     model, settings = policy.model, policy.settings
-    if policy.device.type != "cpu" or settings.precision != "float32" or settings.compile:
-        return "works on the CPU, in float32, and not compiled"
+    if policy.device.type != "cpu" or settings.precision != "float32":
+        return "works on the CPU, in float32"
     if own_loss or type(model) is not ActorCritic or settings.network is not None:
         return f"serves the loss and the networks of PPOPolicy alone, not those of {type(policy).__name__}"
     encoders = [each for each in (model.encoder, model.critic_encoder) if each is not None]

@@ -223,6 +223,10 @@ class QActorCriticLearning(Learning):
         """Rows, as one-step windows unless an adder made longer ones (T6), without padded steps (N6)."""
         return one_step_windows(batch, self.policy.settings.gamma)
 
+    def phase(self) -> bool:
+        """Whether the next update is of the critics alone, by `policy_delay`."""
+        return bool((self.policy.version + 1) % self.policy.settings.get("policy_delay", 1))
+
     def normal(self, rows: Batch, size: int) -> torch.Tensor:
         """Normal numbers `[B, size]` for the rows of a minibatch, from the policy's stream (D6)."""
         return torch.from_numpy(self.policy.stream.normal((rows.rows, size))).to(self.policy.device)

@@ -181,6 +181,7 @@ class TeamLearning(DQNLearning):
     """
 
     policy: QMIXPolicy
+    compiles = True
     requires: ClassVar[dict[str, str]] = {
         "team": "a team learns from what its agents do together: join their rows with JoinTeam(workers.game_agents)",
         **dict.fromkeys(DQNLearning.requires, ""),

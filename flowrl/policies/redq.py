@@ -79,6 +79,7 @@ class REDQLearning(SACLearning):
     """
 
     policy: REDQPolicy
+    compiles = True
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add also `judges [B, target_critics]`, the same for all rows: the critics in their targets."""

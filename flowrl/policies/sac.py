@@ -127,6 +127,7 @@ class SACLearning(QActorCriticLearning):
     """
 
     policy: SACPolicy
+    compiles = True
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add the `noise` and `next_noise [B, size]` that sample the actions."""
@@ -143,7 +144,7 @@ class SACLearning(QActorCriticLearning):
         features = model.critics.encoder(rows.obs)
         q, value_t = self.judged(rows, features, next_action)
         value_t = value_t - alpha * next_logp
-        if (policy.version + 1) % policy.settings.get("policy_delay", 1):
+        if self.phase():
             return self.combined(rows, q, value_t, None, {})
         action, logp = choosing.sample(self.actor_outputs(features.detach()), rows.noise)
         actor = alpha * logp - self.actor_value(model.critics(features.detach(), action, frozen=True))
@@ -199,6 +200,8 @@ class DiscreteSACLearning(SACLearning):
 
     Source: Christodoulou 2019, "Soft Actor-Critic for Discrete Action Settings", section 3.
     """
+
+    compiles = True
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """The rows unchanged: nothing is sampled."""

@@ -70,6 +70,7 @@ class SoftQLearning(DQNLearning):
     """
 
     policy: SoftQPolicy
+    compiles = True
 
     def error(self, q: torch.Tensor, rows: Batch, reward: torch.Tensor | float) -> torch.Tensor:
         """The soft Bellman error `[B]` of values `[B, A]` at this reward."""
@@ -124,6 +125,7 @@ class RBCLearning(SoftQLearning):
     """
 
     policy: RBCPolicy
+    compiles = True
     columns = ("obs", "action", "next_obs", "discount", "demonstration")
     requires = ("obs", "action", "next_obs", "discount or terminated", "demonstration")
     reports_priority = False

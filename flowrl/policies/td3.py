@@ -92,6 +92,7 @@ class TD3Learning(QActorCriticLearning):
     """
 
     policy: TD3Policy
+    compiles = True
 
     def over_minibatch(self, rows: Batch) -> Batch:
         """Add the `next_noise [B, size]` of the target actions."""
@@ -107,7 +108,7 @@ class TD3Learning(QActorCriticLearning):
             value_t = judges(judges.encoder(rows.next_obs), self._next_action(rows)).amin(0)
         features = model.critics.encoder(rows.obs)
         q = model.critics(features, rows.action)
-        if (policy.version + 1) % policy.settings.policy_delay:
+        if self.phase():
             return self.combined(rows, q, value_t, None, {})
         seen = features.detach()
         action = torch.tanh(model.actor(seen))

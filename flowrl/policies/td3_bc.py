@@ -41,6 +41,7 @@ class TD3BCLearning(TD3Learning):
     """
 
     policy: TD3BCPolicy
+    compiles = True
 
     def actor_loss(self, rows: Batch, action: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `TD3Learning.actor_loss`."""

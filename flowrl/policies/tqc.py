@@ -61,6 +61,7 @@ class TQCLearning(SACLearning):
     """
 
     policy: TQCPolicy
+    compiles = True
 
     def __init__(self, policy: TQCPolicy) -> None:
         super().__init__(policy)

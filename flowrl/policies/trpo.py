@@ -129,7 +129,7 @@ class TRPOLearning(ActorCriticLearning):
 
     def _step_of_policy(self, rows: Batch) -> dict[str, torch.Tensor]:
         given, moved = self.policy.settings, self.policy.moved
-        model: Any = self.policy.acting_model  # compiled code has no second derivative
+        model: Any = self.policy.model
         outputs = model.outputs(rows.obs)
         old, old_outputs = copy.deepcopy(model.distribution), outputs.detach()
 

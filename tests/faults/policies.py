@@ -24,6 +24,7 @@ PPO_IN_NUMPY = "tests/policies/test_ppo_in_numpy.py::"
 HOSTS = "tests/rollout/test_remote_groups.py::"
 ALIKE = "tests/learners/test_all_reduce.py::"
 OPTIONS = "tests/policies/test_learner_options.py::"
+COMPILED = "tests/policies/test_compiled.py::"
 EXPORT = "tests/policies/test_export.py::"
 SCHEDULES = "tests/test_schedules.py::"
 SEARCH = "tests/policies/test_search.py::"
@@ -108,6 +109,20 @@ FAULTS = [
         '(1.0 - batch["terminated"].astype(np.float32))',
         '(1.0 - (batch["terminated"] | batch["truncated"]).astype(np.float32))',
         DQN + "test_truncated_rows_bootstrap_and_terminated_ones_do_not",
+    ),
+    Fault(
+        "D13",
+        "flowrl/policies/compiled.py",
+        'vars(kind).get("compiles")',
+        "kind.compiles",
+        COMPILED + "test_a_loss_of_ones_own_is_not_compiled_unless_it_says_so",
+    ),
+    Fault(
+        "D13",
+        "flowrl/policies/q_actor_critic.py",
+        "return bool((self.policy.version + 1)",
+        "return bool(self.compiled is None and (self.policy.version + 1)",
+        COMPILED + "test_a_delayed_actor_learns_when_it_is_due",
     ),
     Fault(
         "D6",
@@ -412,9 +427,9 @@ FAULTS = [
     ),
     Fault(
         "A7",
-        "flowrl/policies/sac.py",
-        "if (policy.version + 1) % policy.settings.get",
-        "if policy.version % policy.settings.get",
+        "flowrl/policies/q_actor_critic.py",
+        "return bool((self.policy.version + 1)",
+        "return bool(self.policy.version",
         REDQ + "test_the_actor_learns_in_every_few_updates",
     ),
     Fault(
@@ -560,7 +575,7 @@ FAULTS = [
     Fault(
         "A6",
         "flowrl/policies/td3.py",
-        "        if (policy.version + 1) % policy.settings.policy_delay:\n",
+        "        if self.phase():\n",
         '        self.__dict__["seen"] = self.__dict__.get("seen", 0) + 1\n'
         '        if self.__dict__["seen"] % policy.settings.policy_delay:\n',
         TD3 + "test_the_actor_learns_in_every_second_update_also_after_a_resume",

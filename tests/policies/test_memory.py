@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,7 +13,7 @@ from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies import R2D2Policy, RecurrentPPOPolicy
 from flowrl.policies.recurrent import Memory, recurrent_rows
 from flowrl.policies.torch_rng import TorchStream
-from tests.policies.recurrent_parts import ACTIONS, OBSERVATIONS, make, steps
+from tests.policies.recurrent_parts import make, steps
 
 KINDS = (RecurrentPPOPolicy, R2D2Policy)
 
@@ -97,21 +96,3 @@ def test_what_is_in_no_sequences_is_refused(kind: Any) -> None:
 def test_numpy_does_not_act_for_a_memory(kind: Any) -> None:
     with pytest.raises(ConfigError, match="numpy"):
         make(kind, act_backend="numpy")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")  # of torch's own parts
-def test_a_compiled_memory_learns_the_same_and_acts_without_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D1: also where observations are a dictionary with a mask."""
-    space = gymnasium.spaces.Dict({"seen": OBSERVATIONS, "action_mask": gymnasium.spaces.MultiBinary(3)})
-    batch = steps()
-    for name in ("obs", "next_obs"):
-        batch[name] = Batch(seen=batch[name], action_mask=np.ones((*batch.shape, 3), np.int8))
-    losses = []
-    for compiled in (False, True):
-        policy = R2D2Policy(space, ACTIONS, hidden=(8,), units=6, seed=3, device="cpu", compile=compiled)
-        if compiled:
-            monkeypatch.setattr(policy.model, "step", None)  # who acts is another
-        policy.eval_mode.act(batch.obs[0], np.zeros((3, 0)), 0, np.zeros((3, 12), np.float32))
-        losses.append(policy.learn_mode.learn_from(batch)["loss"])
-    torch.testing.assert_close(*losses)
