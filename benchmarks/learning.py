@@ -9,7 +9,8 @@ the task says so, if such a share of the seeds does. Settings were chosen with t
 A task with a peer has no return to reach but the peer's, which learns with the same settings and seeds in the same run.
 Both use up the budget, and are judged by the policies that they end with. So is a task of an equilibrium: its return is
 minus the NashConv of these policies, or of the average policy of past selves in self-play. And a task with an opponent:
-its return is the share of 1,000 games won against it, half of them from either side, or won and drawn.
+its return is the share of 1,000 games won against it, half of them from either side, or won and drawn. A task without
+a goal, as those of MinAtar, has the return of the last policy, and is not judged.
 
 With --keep, seeds that have ended are not run again, and those that were interrupted go on, so a table can be made in
 pieces; the core-hours that are left are printed first. With --record, a line for each seed is kept in a file.
@@ -344,7 +345,7 @@ def report(file: Path, chosen: Mapping[str, Task], profile: Path | None) -> str:
     if profile:
         save(draw_profiles(on_scale, "return"), [profile])
     seen = len(now) - len(fresh)
-    left_out = f"Left out: {len(lines) - len(now)} of earlier settings, {seen} that settings were chosen on."
+    left_out = f"Left out: {len(lines) - len(now)} of other settings, {seen} that settings were chosen on."
     titled = [
         (f"{len(fresh)} seeds. {left_out}", Scores(returns).by_task()),
         ("Over tasks, from 0, the return of random actions, to 1, the goal:", on_scale.over_tasks()),

@@ -256,7 +256,7 @@ def test_recorded_seeds_are_told_by_the_statistics_of_the_field(
     assert len(learning.read_record(file)) == 18
     profile = tmp_path / "profile.svg"
     text = learning.report(file, tasks, profile)
-    assert text.startswith("6 seeds. Left out: 2 of earlier settings, 10 that settings were chosen on.\n")
+    assert text.startswith("6 seeds. Left out: 2 of other settings, 10 that settings were chosen on.\n")
     by_task, on_scale, returns, steps = (rows_of(part) for part in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE))
     assert [row["algorithm"] for row in by_task.values()] == ["ppo"], "the last one of CartPole-v1"
     assert on_scale["dqn"]["IQM on the scale"] == f"{(490 - 22.2) / (475 - 22.2):.3f}"
