@@ -677,9 +677,7 @@ def show(
 @click.argument("runs", nargs=-1, required=True, type=FOLDER, metavar="RUN...")
 @click.option("--x", default="env_steps", show_default=True, metavar="KEY", help="env_steps, seconds, updates ...")
 @click.option("--y", default="episode_return", show_default=True, metavar="KEY", help="Any numeric key of the results.")
-@click.option(
-    "--out", type=FILE, metavar="FILE", help="A .png or .svg; by default curve.png and curve.svg in the first RUN."
-)
+@click.option("--out", type=FILE, metavar="FILE", help="A .png or .svg; by default both, in the first RUN.")
 @click.option("--profile", is_flag=True, help="Draw performance profiles, and print tables.")
 @click.option(
     "--scale", "scales", metavar="ENV=LOW,HIGH", multiple=True, help="Of a profile: the scores that become 0 and 1."
