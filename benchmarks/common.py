@@ -134,15 +134,18 @@ def compare(what: str, costs: Mapping[str, np.ndarray], pairs: Iterable[Pair], u
 
 
 @contextmanager
-def local_ray(actors: int) -> Iterator[None]:
-    """A Ray of this machine for so many actors, which is nobody else's and says nothing; ended afterwards."""
+def local_ray(actors: int, store: int = 200 * 2**20) -> Iterator[None]:
+    """A Ray of this machine for so many actors, which is nobody else's and says nothing; ended afterwards.
+
+    `store` is the size of its object store in bytes.
+    """
     import logging
 
     import ray
 
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    ray.init(address="local", num_cpus=actors, object_store_memory=200 * 2**20, **quiet)
+    ray.init(address="local", num_cpus=actors, object_store_memory=store, **quiet)
     try:
         yield
     finally:

@@ -319,9 +319,12 @@ def bare(source: str) -> int:
 
 @pytest.mark.slow
 def test_sampling_on_ray_is_measured_with_or_without_rllib() -> None:
-    text = printed("ray_sampling.py", "--fragments", "1", "--rounds", "1", "--workers", "1")
-    for name in ("flowrl bulk_sync", "flowrl async", "flowrl in this process"):
-        assert re.search(rf"^1 workers on Ray +{name} +[\d,]+ env steps/s", text, re.MULTILINE), text
+    few = ("--fragments", "1", "--rounds", "1", "--workers", "1", "--receivers", "1", "--megabytes", "1")
+    text = printed("ray_sampling.py", *few)
+    for what in ("1 workers on Ray", "1 workers, 100 us a step"):
+        for name in ("flowrl bulk_sync", "flowrl async", "one process", "the cores"):
+            assert re.search(rf"^{what} +{name} +[\d,]+ env steps/s", text, re.MULTILINE), text
+    assert re.search(r"^1 MB to 1 workers +flowrl beside ray.put: [\d.]+", text, re.MULTILINE), text
     assert ("RLlib async: missing" in text) != ("flowrl async beside RLlib async: " in text)
 
 

@@ -141,6 +141,37 @@ def array(column: Column) -> np.ndarray[Any, Any]:
     return np.asarray(column.detach().cpu() if kind(column) == "tensor" else column)
 
 
+class HostTensors(dict[str, Any]):
+    """Tensors by name, on the host, that pickle shares with other processes as arrays and returns as a dict of tensors.
+
+    A tensor of its own is copied when it is pickled, and again by each who unpickles it.
+
+    >>> import pickle, torch
+    >>> pickle.loads(pickle.dumps(HostTensors(weight=torch.ones(2), steps=3)))
+    {'weight': tensor([1., 1.]), 'steps': 3}
+    """
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        self.update((name, value.cpu()) for name, value in self.items() if kind(value) == "tensor")
+
+    def __reduce__(self) -> Any:
+        shared = {name: _shared(value) for name, value in self.items()}
+        return _as_tensors, (shared, [name for name, value in self.items() if shared[name] is not value])
+
+
+def _shared(value: Any) -> Any:
+    """A tensor as an array of the same memory, unless numpy has no such type; anything else as it is."""
+    try:
+        return array(value) if kind(value) == "tensor" else value
+    except TypeError:
+        return value
+
+
+def _as_tensors(shared: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return shared | {name: tensor(shared[name], None) for name in names}
+
+
 def join(parts: Sequence[Column], axis: int, how: str) -> Column:
     """`cat` or `stack` arrays or tensors."""
     if kind(parts[0]) == "tensor":

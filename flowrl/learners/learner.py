@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from flowrl.data import Batch
+from flowrl.data.columns import HostTensors
 from flowrl.learners.all_reduce import Peer
 from flowrl.learners.training import Training
 from flowrl.saved import Saved, random_generator
@@ -70,7 +71,7 @@ class Learner(Peer):
         except BaseException:
             self.leave()  # the others must not wait for a step that never comes
             raise
-        return report, self.policy.weights()
+        return report, HostTensors(self.policy.weights())
 
     def train_along(self, batch: Batch, env_steps: int) -> LearnerReport:
         """Like `train`, without the weights, which another learner returns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowrl.data.columns import kind
+from flowrl.data.columns import HostTensors
 from flowrl.engine.remote import Remote
 from flowrl.policies import Policy
 from flowrl.policies.protocols import HasWeights
@@ -76,6 +76,4 @@ class Broadcast:
 
 def _on_host(weights: Any) -> Any:
     """Move GPU tensors to the host: a worker may have no GPU."""
-    if not isinstance(weights, Mapping):
-        return weights
-    return {name: value.cpu() if kind(value) == "tensor" else value for name, value in weights.items()}
+    return HostTensors(weights) if isinstance(weights, Mapping) else weights

@@ -198,7 +198,7 @@ def test_weights_are_put_once_for_each_version_however_many_workers(count: int) 
         for _ in range(6):
             next(run)
         assert len(seen) == 5  # those of the beginning were put when the plan was opened
-        assert all(same(policy.weights(), seen[-1]) for policy in acting(workers))
+        assert all(same(policy.weights(), dict(seen[-1])) for policy in acting(workers))
 
 
 def test_workers_begin_with_the_weights_of_this_process() -> None:
