@@ -14,6 +14,7 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.policies.torch_private import traced
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Learning
@@ -62,8 +63,6 @@ class CompiledLoss:
         return loss, dict(zip(code.scalars, others))
 
     def _compile(self, rows: Batch, key: Hashable) -> Code:
-        from torch.fx.experimental.proxy_tensor import make_fx  # loads torch's compiler, a second and more
-
         learn, policy, began = self._learn, self._learn.policy, perf_counter()
         scalars: list[str] = []
         learned: list[torch.nn.Parameter] = []
@@ -85,7 +84,7 @@ class CompiledLoss:
             "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
             "cpp_wrapper": policy.device.type == "cpu",
         }
-        function = torch.compile(make_fx(computed)(*tensors), dynamic=False, options=options)
+        function = torch.compile(traced(computed, *tensors), dynamic=False, options=options)
         with torch.no_grad():
             function(*tensors)
         code = self._codes[key] = Code(function, scalars, learned)

@@ -37,6 +37,14 @@ def has_hooks(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def traced(function: Callable[..., Any], *tensors: torch.Tensor) -> nn.Module:
+    """What a function computes of such tensors, autograd included; loads torch's compiler, a second and more."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph: nn.Module = make_fx(function)(*tensors)
+    return graph
+
+
 def process_group(
     store: Any, rank: int, size: int, device: torch.device, address: str, wait: datetime.timedelta
 ) -> Any:

@@ -2,6 +2,7 @@
 
 import datetime
 
+import pytest
 import torch
 from torch import nn
 
@@ -13,6 +14,7 @@ from flowrl.policies.torch_private import (
     fused_adam_,
     has_hooks,
     process_group,
+    traced,
     writes,
 )
 
@@ -63,6 +65,16 @@ def test_a_module_says_whether_it_has_hooks():
         assert has_hooks(layer)
         handle.remove()
     assert not has_hooks(layer)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own parts
+def test_a_function_is_traced_with_its_gradients():
+    """Without it no loss is compiled: torch.compile alone reads Python code, and does not follow that of a `Batch`."""
+    weight = nn.Parameter(torch.tensor([2.0]))
+    slope = traced(lambda x: torch.autograd.grad((x * weight).square().sum(), weight), torch.ones(2))
+    weight.data.fill_(3.0)
+    assert [gradient.tolist() for gradient in slope(torch.tensor([1.0, 2.0]))] == [[30.0]]
 
 
 def test_a_group_at_an_address_of_ones_own():
