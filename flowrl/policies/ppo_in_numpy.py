@@ -116,7 +116,7 @@ class PPOInNumpy:
         network = self._in_numpy()
         model = self.policy.model
         layers = (layer for part in (model.actor, model.critic) for layer in part if type(layer) is nn.Linear)
-        of = [id(each) for layer in layers for each in (layer.weight, layer.bias)]  # as parameters(), in a third
+        of = [id(each) for layer in layers for each in (layer.weight, layer.bias)]  # sooner than parameters()
         if self._layers is None or self._layers[0] is not network or self._layers[1] != of:
             self._layers = network, of, Layers(model.actor), Layers(model.critic)
         return network, *self._layers[2:]
