@@ -250,6 +250,7 @@ TASKS = {
     ),
     "alphazero-four-one_ply": Task("alphazero", 0.95, 160_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
     "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(0, 1, 2, 3, 10)),
+    "dreamer-cartpole": Task("dreamer", 195, 8_000, settings="--set eval_every=1000", seen=(0, 1, 10, 20)),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),

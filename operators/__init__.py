@@ -19,7 +19,7 @@ from flowrl.operators.evaluate import Confirm, Evaluate, StopWhen
 from flowrl.operators.hindsight import HindsightRelabel
 from flowrl.operators.league import AddSnapshot, RecordGames
 from flowrl.operators.metrics import Report, StandardMetricsReporting
-from flowrl.operators.models import FitModel, ImaginedRollouts, Snapshots
+from flowrl.operators.models import FitModel, ImagineAhead, ImaginedRollouts, Snapshots, TrainWorldModel
 from flowrl.operators.normalize import DatasetStatistics, GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, Reanalyse, Replay, StoreToReplay, UpdatePriorities
 from flowrl.operators.rewards import CombineRewards, EstimateLogp, EstimateReward, TrainReward
@@ -70,6 +70,7 @@ __all__ = [
     "FromDataset",
     "GatherStatistics",
     "HindsightRelabel",
+    "ImagineAhead",
     "ImaginedRollouts",
     "InitialState",
     "JoinTeam",
@@ -100,6 +101,7 @@ __all__ = [
     "TrainAllReduce",
     "TrainOneStep",
     "TrainReward",
+    "TrainWorldModel",
     "Unroll",
     "UpdateKL",
     "UpdatePriorities",

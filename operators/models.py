@@ -2,6 +2,10 @@
 
 Snapshots(real, every=250) -> FitModel(model)
 ImaginedRollouts(workers, model, real) -> StoreToReplay(imagined)
+
+A world model is part of the policy, which acts in its latent states:
+
+Replay(buffer) -> TrainWorldModel(workers) -> ImagineAhead(workers, horizon=15) -> TrainOneStep(workers)
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import BLOCKED
 from flowrl.errors import PlanError
-from flowrl.policies.protocols import HasMemory, check_alone
+from flowrl.policies.protocols import HasMemory, HasWorldModel, OwnsPolicy, check_alone
 
 if TYPE_CHECKING:
     from flowrl.rewards import Dynamics
@@ -204,3 +208,76 @@ def ImaginedRollouts(
     Counts: imagined. Source: Janner et al. 2019, "When to Trust Your Model", algorithm 2.
     """
     return Plan(Imagined(workers, model, buffer, branches, horizon), name="ImaginedRollouts")
+
+
+def _has_world_model(op: Any, attribute: Any, workers: Any) -> None:
+    check_alone(workers.policy, type(op).__name__)
+    if not isinstance(workers.policy, HasWorldModel):
+        raise PlanError(f"{type(op).__name__}: {type(workers.policy).__name__} has no world model")
+
+
+def _made_of(given: Schema, word: str) -> Schema:
+    """Other columns, of which the word says enough; statistics of the observations remain known."""
+    return given if given == UNKNOWN else Schema(words=frozenset({word, *(given.words & {"statistics"})}))
+
+
+@operator
+class TrainWorldModel:
+    """Takes one optimizer step of the policy's world model on sequences `[T, B, ...]`; emits `latent [R, ...]`, the
+    latent states that it found at the steps that count.
+
+    Counts: model_updates. Records: the scalars of the world model's loss. State: in the policy.
+    Raises: SchemaError if the loss misses a column.
+    """
+
+    provides = ("latents",)
+    workers: OwnsPolicy = attrs.field(validator=_has_world_model)
+    context: Context = context()
+
+    @property
+    def requires(self) -> Any:
+        return self.workers.policy.world_mode.requires
+
+    @property
+    def learns(self) -> Any:
+        return self.workers.policy
+
+    def schema(self, given: Schema) -> Schema:
+        return _made_of(given, "latents")
+
+    def __call__(self, batch: Batch) -> Batch:
+        learn = self.workers.policy.world_mode
+        learn.schedule(self.context.counters.get(self.workers.clock, 0))
+        scalars = learn.learn_from(batch)
+        latent = scalars.pop("latent")
+        self.context.count("model_updates", 1)
+        for name, value in scalars.items():
+            self.context.record(name, float(value))
+        return Batch(latent=latent)
+
+
+@operator
+class ImagineAhead:
+    """Imagines `horizon` steps from each latent state: the policy acts, its world model answers.
+
+    latent `[R, ...]` -> latent, action, reward and discount `[horizon + 1, R, ...]`, in the order of time. The last
+    step is there for the value of its latent state.
+
+    Counts: imagined (steps). State: in the policy, whose stream it draws from (D6).
+    Source: Hafner et al. 2020, "Dream to Control: Learning Behaviors by Latent Imagination", algorithm 1.
+    """
+
+    requires: ClassVar[dict[str, str]] = {"latents": "it imagines from latent states: put TrainWorldModel before it"}
+    provides = ("imagined",)
+    workers: OwnsPolicy = attrs.field(validator=_has_world_model)
+    horizon: int = attrs.field(validator=attrs.validators.ge(1))
+    context: Context = context()
+
+    def schema(self, given: Schema) -> Schema:
+        return _made_of(given, "imagined")
+
+    def __call__(self, batch: Batch) -> Batch:
+        policy = self.workers.policy
+        imagined: Batch = policy.imagined(batch.to_torch(policy.device)["latent"], self.horizon)
+        self.context.count("imagined", imagined.rows)
+        return imagined

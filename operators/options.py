@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
+from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer, SequenceReplayBuffer
 from flowrl.engine.graph import graph, paths, select
 from flowrl.engine.operator import configuration
 from flowrl.engine.plan import Plan
@@ -145,6 +145,33 @@ class BufferSettings(Settings):
     def limiter(self, drawn: int, added: int, share: float = 1.0) -> RateLimiter:
         """A rate limiter for `replay_ratio` * `share`, with batches of `drawn` rows and insertions of `added`."""
         return RateLimiter(self.replay_ratio * share, self.learning_starts, sample_batch=drawn, insert_batch=added)
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class SequenceBufferSettings(BufferSettings):
+    """Learning from sequences of steps."""
+
+    batch_size: int = positive(8, "sequences per update")
+    sequence_length: int = positive(16, "steps of a sequence")
+    overlap: int = not_negative(8, "steps that two successive sequences share")
+
+    def __attrs_post_init__(self: Any) -> None:
+        if not self.overlap < self.sequence_length:
+            raise ConfigError(
+                f"overlap={self.overlap}: sequences of {self.sequence_length} steps overlap by 0 .. "
+                f"{self.sequence_length - 1}"
+            )
+        if (of_each := self.buffer_size // self.num_envs) <= self.sequence_length:
+            raise ConfigError(
+                f"buffer_size={self.buffer_size} leaves {of_each} steps for each of {self.num_envs} environments: "
+                f"expected more than the {self.sequence_length} of a sequence"
+            )
+
+    def sequences(self, limiter: RateLimiter) -> SequenceReplayBuffer:
+        """The buffer of sequences."""
+        return SequenceReplayBuffer(
+            self.buffer_size, length=self.sequence_length, overlap=self.overlap, limiter=limiter
+        )
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -19,6 +19,7 @@ from flowrl.plans import ddppo as _ddppo
 from flowrl.plans import decision_transformer as _decision_transformer
 from flowrl.plans import dqfd as _dqfd
 from flowrl.plans import dqn as _dqn
+from flowrl.plans import dreamer as _dreamer
 from flowrl.plans import gail_ppo as _gail_ppo
 from flowrl.plans import her_dqn as _her_dqn
 from flowrl.plans import her_sac as _her_sac
@@ -729,6 +730,51 @@ class DecisionTransformer(_decision_transformer.DecisionTransformer):
         init_from: str | Path | Mapping[str, str | Path] | None = None,
         init_with: Collection[str] = (),
         **settings: Unpack[_DecisionTransformer],
+    ) -> None: ...
+
+class _Dreamer(_Settings, total=False):
+    batch_size: int
+    bins: int
+    buffer_size: int
+    dynamics_coef: float
+    entropy_coef: float
+    fragment_steps: int
+    free_nats: float
+    gamma: float
+    grad_clip: float | None
+    hidden: Sequence[int]
+    horizon: int
+    lam: float
+    latent_classes: int
+    latent_groups: int
+    learning_rate: float | str | list[list[float]]
+    learning_starts: int
+    log_std: float
+    memory_size: int
+    normalize_obs: bool
+    overlap: int
+    replay_ratio: float
+    report_every: int
+    representation_coef: float
+    sequence_length: int
+    spread_decay: float
+    squash: bool
+    target_every: int
+    tau: float
+
+class Dreamer(_dreamer.Dreamer):
+    def __init__(
+        self,
+        env: Any = None,
+        config: Mapping[str, Any] | Configuration | None = None,
+        *,
+        out: str | Path | None = None,
+        sinks: Sequence[str] = (),
+        seed: int | None = None,
+        policy: Any = None,
+        init_from: str | Path | Mapping[str, str | Path] | None = None,
+        init_with: Collection[str] = (),
+        **settings: Unpack[_Dreamer],
     ) -> None: ...
 
 class _GAILPPO(_Settings, total=False):

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from flowrl.data import RateLimiter, SequenceReplayBuffer
+from flowrl.data import RateLimiter
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
 from flowrl.operators import (
@@ -18,12 +18,12 @@ from flowrl.operators import (
     StoreToReplay,
     TrainOneStep,
 )
-from flowrl.operators.options import BufferSettings, JudgeSettings, NormalizedObs, Turns
+from flowrl.operators.options import JudgeSettings, NormalizedObs, SequenceBufferSettings, Turns
 from flowrl.policies import MuZeroPolicy
 from flowrl.policies.dqn import EpsilonSettings
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
-from flowrl.settings import not_negative, positive
+from flowrl.settings import positive
 from flowrl.trainer.players import Opponent
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
@@ -31,7 +31,9 @@ policy = MuZeroPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(MuZeroPolicy.Settings, EpsilonSettings, Turns, BufferSettings, JudgeSettings, NormalizedObs, ActingConfig):
+class Config(
+    MuZeroPolicy.Settings, EpsilonSettings, Turns, SequenceBufferSettings, JudgeSettings, NormalizedObs, ActingConfig
+):
     """Defaults that solve CartPole-v1 within 100 000 env steps. Rows are steps."""
 
     epsilon_end: float = 0.05
@@ -40,9 +42,8 @@ class Config(MuZeroPolicy.Settings, EpsilonSettings, Turns, BufferSettings, Judg
     schedule_steps: int | None = 50_000
     envs_per_worker: int = 16
     fragment_steps: int = 8
-    sequence_length: int = positive(32, "steps of a sequence")
-    overlap: int = not_negative(16, "steps that two successive sequences share")
-    batch_size: int = positive(8, "sequences per update")
+    sequence_length: int = 32
+    overlap: int = 16
     reanalysed_sequences: int = positive(16, "sequences that are searched again after each fragment")
     buffer_size: int = 8_000
     replay_ratio: float = 32.0
@@ -54,35 +55,23 @@ class Config(MuZeroPolicy.Settings, EpsilonSettings, Turns, BufferSettings, Judg
                     f"{name}={self.get(name)} reaches beyond the {self.sequence_length} steps of a sequence: expected "
                     f"at most {self.sequence_length - 1}, or a larger sequence_length"
                 )
-        if not self.overlap < self.sequence_length:
-            raise ConfigError(
-                f"overlap={self.overlap}: sequences of {self.sequence_length} steps overlap by 0 .. "
-                f"{self.sequence_length - 1}"
-            )
-        if (of_each := self.buffer_size // self.num_envs) <= self.sequence_length:
-            raise ConfigError(
-                f"buffer_size={self.buffer_size} leaves {of_each} steps for each of {self.num_envs} environments: "
-                f"expected more than the {self.sequence_length} of a sequence"
-            )
+        super().__attrs_post_init__()
 
-    def sequences(self, agents: int) -> SequenceReplayBuffer:
-        """The buffer of sequences, which learning and reanalysis draw from, of so many agents of each environment."""
+    def limited(self, agents: int) -> RateLimiter:
+        """What keeps the ratios of learning and reanalysis, for so many agents of each environment."""
         added = self.num_envs * agents * self.fragment_steps + self.num_envs * (self.longest_game or 0)
         again = self.reanalysed_sequences * self.sequence_length / (self.fragment_steps * self.num_envs)
-        limiter = RateLimiter(
+        return RateLimiter(
             self.replay_ratio + again,
             self.learning_starts,
             sample_batch=max(self.batch_size, self.reanalysed_sequences) * self.sequence_length,
             insert_batch=added,
         )
-        return SequenceReplayBuffer(
-            self.buffer_size, length=self.sequence_length, overlap=self.overlap, limiter=limiter
-        )
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Three branches in turn; the buffer's rate limiter keeps `replay_ratio` between the first and the last."""
-    buffer = config.sequences(workers.num_agents())
+    buffer = config.sequences(config.limited(workers.num_agents()))
 
     # (1) Act by search, and store steps with what the search found.
     act = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps).for_each(StoreToReplay(buffer))

@@ -13,6 +13,7 @@ from flowrl.policies.crossq import CrossQPolicy as CrossQPolicy
 from flowrl.policies.decision_transformer import DecisionTransformerPolicy as DecisionTransformerPolicy
 from flowrl.policies.dqfd import DQfDPolicy as DQfDPolicy
 from flowrl.policies.dqn import DQNPolicy as DQNPolicy
+from flowrl.policies.dreamer import DreamerPolicy as DreamerPolicy
 from flowrl.policies.functional import policy_from as policy_from
 from flowrl.policies.heads import CategoricalHead as CategoricalHead
 from flowrl.policies.heads import QuantileHead as QuantileHead

@@ -116,6 +116,17 @@ class Reanalyses(Protocol):
 
 
 @runtime_checkable
+class HasWorldModel(Protocol):
+    """It acts in the latent states of a model that it learns."""
+
+    world_mode: Any  #: how the model learns, a `Learning` whose scalars hold `latent [R, ...]` besides
+
+    def imagined(self, latent: Any, horizon: int, /) -> Batch:
+        """So many steps from each latent state, and one more for its value, `[horizon + 1, R, ...]`."""
+        ...
+
+
+@runtime_checkable
 class ExploresByWorker(Protocol):
     """Workers collect differently."""
 

@@ -29,10 +29,46 @@ EXPORT = "tests/policies/test_export.py::"
 SCHEDULES = "tests/test_schedules.py::"
 SEARCH = "tests/policies/test_search.py::"
 MUZERO = "tests/policies/test_muzero_policy.py::"
+DREAMER = "tests/policies/test_dreamer_policy.py::"
 
 NOT_FINITE = "tests/policies/test_not_finite.py::"
 
 FAULTS = [
+    Fault(
+        "Z4",
+        "flowrl/policies/world_model.py",
+        "share = ((inside - low) / (high - low))",
+        "share = ((symlog(inside) - symlog(low)) / (symlog(high) - symlog(low)))",
+        DREAMER + "test_a_number_is_the_mean_of_the_two_bins_beside_it",
+    ),
+    Fault(
+        "Z5",
+        "flowrl/policies/world_model.py",
+        "kl(q.detach(), p)",
+        "kl(q, p)",
+        DREAMER + "test_kl_losses_teach_one_side_each_and_nothing_below_the_free_nats",
+    ),
+    Fault(
+        "Z6",
+        "flowrl/policies/dreamer.py",
+        "latent, after, q = latents[counts], after[counts], q[counts]",
+        "latent, after, q = latents[counts], latents[counts][:, : world.units], q[counts]",
+        DREAMER + "test_the_world_model_learns_from_steps_that_count_alone",
+    ),
+    Fault(
+        "Z7",
+        "flowrl/policies/dreamer.py",
+        "torch.cat([torch.ones_like(discount[:1]), discount[:-1]]).cumprod(0)",
+        "discount.cumprod(0)",
+        DREAMER + "test_actor_and_critic_learn_what_a_loop_over_imagined_steps_says",
+    ),
+    Fault(
+        "Z7",
+        "flowrl/policies/world_model.py",
+        "(1 - self.UNIFORM) * probs + self.UNIFORM / self.classes",
+        "probs",
+        DREAMER + "test_choices_are_drawn_by_their_probabilities",
+    ),
     Fault(
         "K1",
         "flowrl/policies/search.py",

@@ -16,7 +16,7 @@ from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
 from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer, SequenceReplayBuffer
 from flowrl.operators.metrics import CLOCK_KEYS
-from flowrl.policies import BCPolicy, DQNPolicy, MuZeroPolicy, PPOPolicy, R2D2Policy
+from flowrl.policies import BCPolicy, DQNPolicy, DreamerPolicy, MuZeroPolicy, PPOPolicy, R2D2Policy
 from flowrl.rewards import Dynamics
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
@@ -135,6 +135,15 @@ def searching() -> WorkerSet:
     return WorkerSet("CartPole-v1", lambda *spaces: MuZeroPolicy(*spaces, hidden=(4,), device="cpu"))
 
 
+def dreaming() -> WorkerSet:
+    sizes = {"hidden": (4,), "memory_size": 4, "latent_groups": 2, "latent_classes": 3, "bins": 5}
+    return WorkerSet("CartPole-v1", lambda *spaces: DreamerPolicy(*spaces, **sizes, device="cpu"))
+
+
+def remembered() -> list[Batch]:
+    return [batch.replace(state=np.zeros((*batch.reward.shape, 4), np.float32)) for batch in fragments()]
+
+
 def extra_rewards() -> list[Batch]:
     return [batch.replace(obs_reward=batch.obs[..., 0]) for batch in fragments()]
 
@@ -219,6 +228,11 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "Episodes": (lambda _: ops.Episodes(), fragments, "for_each"),
     "GatherStatistics": (lambda _: ops.GatherStatistics(normalizing(), 0.9), fragments, "for_each"),
     "HindsightRelabel": (lambda _: hindsight(), with_goals, "for_each"),
+    "ImagineAhead": (
+        lambda _: ops.ImagineAhead(dreaming(), 3),
+        lambda: [Batch(latent=np.zeros((2, 10), np.float32))] * 3,
+        "for_each",
+    ),
     "InitialState": (lambda _: ops.InitialState(with_a_memory()), fragments, "for_each"),
     "JoinTeam": (lambda _: ops.JoinTeam(["left", "right"]), of_a_team, "for_each"),
     "JoinTurns": (lambda _: ops.JoinTurns(), of_games, "for_each"),
@@ -236,6 +250,7 @@ TRANSFORMS: dict[str, tuple[Callable[[Path], Any], Callable[[], list[Any]], str]
     "StopWhen": (lambda _: ops.StopWhen({"env_steps": 30}), results, "for_each"),
     "StoreToReplay": (lambda _: ops.StoreToReplay(ReplayBuffer(8, seed=1)), rows, "for_each"),
     "TrainOneStep": (lambda _: ops.TrainOneStep(workers()), rows, "for_each"),
+    "TrainWorldModel": (lambda _: ops.TrainWorldModel(dreaming()), remembered, "for_each"),
     "TrainReward": (lambda _: ops.TrainReward(curiosity(), 2, 3), fragments, "for_each"),
     "Unroll": (lambda _: ops.Unroll(2, "pad", burn_in=1), fragments, "for_each"),
     "UpdateKL": (lambda _: ops.UpdateKL(ppo_workers()), lambda: [{"kl": 0.1}, {"kl": 0.001}], "for_each"),
