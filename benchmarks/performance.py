@@ -31,7 +31,7 @@ PACKAGES = ("numpy", "numba", "torch", "gymnasium", "ray", "stable-baselines3", 
 
 HEAD = """# Performance
 
-Figures of speed, start and memory, those that flowrl loses among them. One command measures them, in 13 minutes on this
+Figures of speed, start and memory, those that flowrl loses among them. One command measures them, in 24 minutes on this
 machine, and writes this page: `PYTHONPATH=. python benchmarks/performance.py`, with the extras `bench`, `compiled` and
 `envs`, and mpe2. [Benchmarks](benchmarks.md) has more of them, which answer other questions.
 

@@ -15,7 +15,7 @@ from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.errors import ConfigError
 from flowrl.policies.adam import Adam
-from flowrl.policies.distributions import Distribution, MultiCategorical, distribution
+from flowrl.policies.distributions import Distribution, MultiCategorical, Product, distribution, way_out
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import AllReduce, Learning
 from flowrl.policies.networks import Encoder, OneHotEncoder, encoder, follow
@@ -43,6 +43,8 @@ def actions_seen(space: gymnasium.Space[Any], chosen: Distribution) -> Encoder:
     """From stored actions to what a model reads of them; discrete ones are stored as they count from 0."""
     if isinstance(space, spaces.Box):
         return BoxActions(chosen)
+    if isinstance(chosen, Product):
+        raise ConfigError(f"Dreamer's model reads no actions of several parts, as of {space}: {way_out(space)}")
     parts = chosen.sizes if isinstance(chosen, MultiCategorical) else [chosen.outputs]
     return OneHotEncoder(parts, [0] * len(parts))
 

@@ -37,7 +37,15 @@ ACTIONS: list[spaces.Space[Any]] = [
     HybridActions(Throws.action_space),
 ]
 #: One plan for each way to choose actions, and a setting of it.
-PLANS = {"dqn": {}, "ppo": {}, "ppo squash": {"squash": True}, "sac": {}, "td3": {}, "bc": {"data": "nowhere"}}
+PLANS = {
+    "dqn": {},
+    "ppo": {},
+    "ppo squash": {"squash": True},
+    "sac": {},
+    "td3": {},
+    "bc": {"data": "nowhere"},
+    "dreamer": {},
+}
 #: What TransformAction is to make of the actions, by a word of the advice.
 TRANSFORMED = {"Discrete": spaces.Discrete(3), "Box": BOUNDED, "some": BOUNDED}
 
