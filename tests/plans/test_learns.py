@@ -31,7 +31,7 @@ def run_seeds(out: Path, seeds: int, *arguments: str) -> tuple[int, dict[str, An
 @pytest.mark.parametrize(
     ("plan", "goal", "budget", "settings"),
     [
-        ("dqn", 475, 30_000, []),
+        ("dqn", 475, 50_000, []),
         ("ppo", 475, 50_000, []),
         ("sac", -200, 10_000, PENDULUM),
     ],
