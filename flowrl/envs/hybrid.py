@@ -38,10 +38,6 @@ class HybridActions(spaces.Space[Array]):
         self._ends = np.cumsum([math.prod(part.shape or ()) for part in self.parts]).tolist()
         super().__init__((self._ends[-1],), np.float32)
 
-    @property
-    def is_np_flattenable(self) -> bool:
-        return True
-
     def split(self, rows: Any) -> list[Any]:
         """The columns `[N, *shape]` of each part in rows `[N, size]`, or those of one row; of an array or a tensor."""
         cut = zip(self.parts, [0, *self._ends], self._ends)

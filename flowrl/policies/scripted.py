@@ -100,7 +100,8 @@ class RandomPolicy(FixedPolicy):
         space: Any = self.action_space
         if self._parts:
             drawn = [part.act(obs, own, env_steps)["action"] for part, own in zip(self._parts, space.split(noise))]
-            return {"action": space.join(drawn), "env_action": self.for_env(space.join(drawn))}
+            joined: Array = space.join(drawn)
+            return {"action": joined, "env_action": self.for_env(joined)}
         uniform = noise.reshape(-1, *space.shape)
         if isinstance(space, spaces.Box):
             return {"action": _in_box(space, uniform)}

@@ -63,6 +63,14 @@ def test_the_advice_for_actions_that_are_not_served_works(space: Any) -> None:
         assert not others or None in [refusal(plan, other) for other in others], message
 
 
+def test_actions_of_several_parts_are_for_ppo_and_come_as_the_environment_takes_them() -> None:
+    """G11: others refuse them by name."""
+    for plan in PLANS:
+        message = refusal(plan, HybridActions(Throws.action_space))
+        assert message is None if plan.startswith("ppo") else message is not None and message.endswith("ppo"), plan
+    assert PPO(env=Throws).act(np.zeros(4, np.float32)) in Throws.action_space
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_ppo_learns_what_to_choose_and_how_far(backend: str) -> None:
