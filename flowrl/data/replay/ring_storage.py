@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -277,27 +278,28 @@ class Rings:
             not fit into the capacity; ConfigError if the capacity exceeds the machine's memory; OSError if files do not
             fit on the disk.
         """
-        if self._stored is None:
-            if batch.is_empty:
-                return _NONE, _NONE
+        if self._like is None and not batch.is_empty:
             self._allocate_for(batch)
-        if self._like is None or not (parts := self._like.parts(batch)):
+        if self._like is None or not (parts := self._like.quickly(batch) or self._like.parts(batch)):
             return _NONE, _NONE
         # A fragment longer than the ring keeps its end, in the slots where it would have ended up.
-        steps = len(parts[0])
-        kept = min(steps, self.length)
-        first, start = steps - kept, (self.written + steps - kept) % self.length
-        news: dict[str, Array | int] = {}
+        steps, targets = len(parts[0]), self._targets
+        first = steps - self.length if steps > self.length else 0
+        start = (self.written + first) % self.length
+        kept, at_end = steps - first, self.length - start
         if self.linked or begins is not None or self._any_begins or self.cut:
-            news["begins"] = self._breaks(parts, begins)
+            targets, parts = [*targets, self._notes["begins"]], [*parts, self._breaks(parts, begins)]
         if self.count_uses:
-            news["uses"] = 0 if uses is None else uses
+            uses = np.zeros(parts[0].shape[: self._axes], np.int32) if uses is None else uses
+            targets, parts = [*targets, self._notes["uses"]], [*parts, uses]
         if not self.store_next_obs:
-            news["aside"] = self._kept_aside(parts, first, start)
-        at_end = min(kept, self.length - start)
-        self._copy(parts, news, first, start, at_end)
-        if at_end < kept:
-            self._copy(parts, news, first + at_end, 0, kept - at_end)
+            targets, parts = [*targets, self._notes["aside"]], [*parts, self._kept_aside(parts, first, start)]
+        if steps <= at_end:
+            _copy(parts, targets, start)
+        else:
+            _copy([part[first : first + at_end] for part in parts], targets, start)
+            if kept > at_end:
+                _copy([part[first + at_end :] for part in parts], targets, 0)
         before, self.written = self.written, self.written + steps
         if not slots:
             return _NONE, _NONE
@@ -307,15 +309,6 @@ class Rings:
         newest = (before - 1) % self.length * self.envs + np.arange(self.envs) if before else _NONE
         settled = np.concatenate([newest, written])[: -self.envs]
         return written, settled[-max(0, self.drawable) :] if self.drawable else _NONE
-
-    def _copy(self, parts: list[Array], news: Mapping[str, Array | int], first: int, start: int, steps: int) -> None:
-        """Copy steps of a write, from `first` on, to the ring, from `start` on."""
-        part, to, whole = slice(first, first + steps), slice(start, start + steps), steps == len(parts[0])
-        for column, rows in zip(self._targets, parts):
-            if column is not None:
-                column[to] = rows if whole else rows[part]
-        for name, new in news.items():
-            self._notes[name][to] = new if isinstance(new, int) else new[part]
 
     def _allocate_for(self, batch: Batch) -> None:
         parts = leaves(batch)
@@ -374,6 +367,11 @@ class Rings:
         self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
 
     @property
+    def _axes(self) -> int:
+        """The leading axes of written columns."""
+        return 1 if self.flat else 2
+
+    @property
     def _newest(self) -> Index:
         """The slots of the newest step."""
         return (self.written - 1) % self.length * self.envs + np.arange(self.envs)
@@ -381,7 +379,7 @@ class Rings:
     def _breaks(self, parts: list[Array], given: Array | None) -> Array:
         """Where a step does not continue the step before it, in this write or stored earlier."""
         self._any_begins = True
-        begins = np.zeros(parts[0].shape[: 1 if self.flat else 2], np.bool_) if given is None else given.copy()
+        begins = np.zeros(parts[0].shape[: self._axes], np.bool_) if given is None else given.copy()
         begins[0] |= self.cut
         self.cut = False
         if not self.linked:
@@ -402,7 +400,7 @@ class Rings:
 
     def _kept_aside(self, written: list[Array], first: int, start: int) -> Array:
         """Store `next_obs` separately where the next row lacks it, for now those of the newest rows; places, or −1."""
-        axes = 1 if self.flat else 2
+        axes = self._axes
         places, parts = self._notes["aside"], dict(zip(self._given, written))
         pairs = {leaf: (parts[leaf], parts["next_obs", *leaf[1:]]) for leaf in under("obs", self._leaves)}
         differ = np.ones(next(iter(pairs.values()))[0].shape[:axes], np.bool_)
@@ -563,9 +561,21 @@ def must_equal(saved: Saved, mine: Mapping[str, Any]) -> None:
             raise CheckpointError(f"the saved buffer has {name} {shown(found)}, this one {value}; it must be equal")
 
 
+def _copy(parts: list[Array], columns: list[Array | None], start: int) -> None:
+    """Copy steps into columns, from `start` on; not where the column is None."""
+    to = slice(start, start + len(parts[0]))
+    for part, column in zip(parts, columns):
+        if column is not None:
+            column[to] = part
+
+
 def _any(differ: Array, axes: int) -> Mask:
     """Whether any entry of a row differs."""
     return np.asarray(differ.any(axis=tuple(range(axes, differ.ndim))))
+
+
+#: What columns must have in common with the first ones. Mapped and compared as lists, it costs less than a loop.
+_FORM = attrgetter("shape", "dtype")
 
 
 class BatchSignature:
@@ -580,22 +590,19 @@ class BatchSignature:
         self._leaves = list(specs)
         self._nested = any(len(leaf) > 1 for leaf in specs)
         self._names = self._leaves if self._nested else [leaf[0] for leaf in specs]
-        self._dtypes = [spec.dtype for spec in specs.values()]
-        self._features = [spec.shape if envs is None else (envs, *spec.shape) for spec in specs.values()]
-        self._steps, self._shapes = 0, list[tuple[int, ...]]()
+        self._features = [Spec(dtype, shape if envs is None else (envs, *shape)) for dtype, shape in specs.values()]
+        self._steps, self._forms = 0, list[tuple[tuple[int, ...], np.dtype[Any]]]()  # of columns of so many steps
 
     def parts(self, batch: Batch) -> list[Array]:
         """The arrays of a batch in the order of the first one's; none if it has no rows.
 
         Raises: SchemaError naming the column, the expected and the actual form.
         """
-        if (parts := self._quickly(batch)) is not None:
-            return parts
         if batch.is_empty:
             return []
         found = leaves(batch)
         known = {leaf: found[leaf] for leaf in self._leaves if leaf in found}  # in the order of the first batch
-        if (parts := self._quickly(nested(known | found))) is not None:
+        if (parts := self.quickly(nested(known | found))) is not None:
             return parts
         if not batch.shape:
             raise SchemaError(f"the columns are not of one length: {batch!r}")
@@ -609,24 +616,24 @@ class BatchSignature:
                 "give these a buffer of their own; MixedReplay draws from several"
             )
         example = nested(
-            {leaf: np.empty((1, *shape), d) for leaf, shape, d in zip(self._leaves, self._features, self._dtypes)}
+            {leaf: np.empty((1, *shape), dtype) for leaf, (dtype, shape) in zip(self._leaves, self._features)}
         )
         batch = batch.to_numpy()
         _check(example[:, None] if self._flat else example, batch[:, None] if self._flat else batch)
         raise AssertionError("a batch that does not fit, for no reason")
 
-    def _quickly(self, batch: Batch) -> list[Array] | None:
-        """The arrays, or None if a closer look is needed."""
-        columns: Any = leaves(batch) if self._nested else batch
-        if list(columns.keys()) != self._names:
+    def quickly(self, batch: Batch) -> list[Array] | None:
+        """The arrays of a batch that is exactly like the first one; None: see `parts`."""
+        columns: Any = leaves(batch) if self._nested else batch._columns  # sooner than by keys() and values()
+        if [*columns] != self._names:
             return None
-        parts: list[Array] = list(columns.values())
+        parts: list[Array] = [*columns.values()]
         try:
             if (steps := len(parts[0])) != self._steps:
-                self._steps, self._shapes = steps, [(steps, *shape) for shape in self._features]
-            for part, dtype, shape in zip(parts, self._dtypes, self._shapes):  # faster than comparing lists of them
-                if part.shape != shape or part.dtype != dtype:
-                    return None
+                self._steps = steps
+                self._forms = [((steps, *shape), dtype) for dtype, shape in self._features]
+            if [*map(_FORM, parts)] != self._forms:
+                return None
         except (AttributeError, TypeError):  # a nested batch has no dtype, a tensor another kind, a number no length
             return None
         return parts if steps else None
