@@ -11,7 +11,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.finite import first_unusable
 from flowrl.errors import NotFinite
-from flowrl.policies.torch_private import foreach_mul_, foreach_norm
+from flowrl.policies.torch_private import foreach_mul_, foreach_norm, whole_of
 
 
 def check_loss(model: nn.Module, loss: torch.Tensor) -> None:
@@ -34,7 +34,8 @@ def clip_norm(parameters: list[nn.Parameter], limit: float | None) -> bool:
     if not math.isfinite(norm):
         return False
     if limit is not None and norm > limit:
-        foreach_mul_(gradients, limit / (norm + 1e-6))
+        whole = whole_of(gradients)
+        foreach_mul_(gradients if whole is None else [whole], limit / (norm + 1e-6))
     return True
 
 

@@ -135,14 +135,20 @@ class PPOLearning(ActorCriticLearning):
     }
     columns: tuple[str, ...] = ("obs", "action", "logp", "advantage", "target", "value")
     in_numpy: PPOInNumpy | None = None  #: what computes the gradients in place of autograd
+    _standardized: tuple[torch.Tensor, torch.Tensor] | None = None  # the newest advantages, before and after
 
     def schedule(self, env_steps: int) -> None:
         super().schedule(env_steps)
         self.clip = value_at(self.policy.clip, env_steps)
 
     def over_minibatch(self, rows: Batch) -> Batch:
-        """Standardise the advantages, if the policy's settings ask for it (G3)."""
-        return rows.replace(advantage=standardized(rows.advantage)) if self.policy.settings.standardize else rows
+        """Standardise the advantages, if the policy's settings ask for it (G3); once if a minibatch is the batch."""
+        if not self.policy.settings.standardize:
+            return rows
+        given = rows.advantage
+        if self._standardized is None or self._standardized[0] is not given:
+            self._standardized = given, standardized(given)
+        return rows.replace(advantage=self._standardized[1])
 
     def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         if self.in_numpy is None or not (self.in_numpy.fits() or learns_in_numpy(self.policy)):

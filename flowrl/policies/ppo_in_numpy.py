@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,21 +53,21 @@ class PPOInNumpy:
 
             # The policy; `[A, B]`, whose sums over few actions are much faster than those of `[B, A]`.
             count = len(value)
-            chosen = action, np.arange(count)
+            chosen = action * count + np.arange(count)  # in flat arrays
             shifted = np.ascontiguousarray(scores.T)
             shifted -= np.maximum.reduce(shifted, 0)
             logp_of_all = shifted - np.log(np.add.reduce(np.exp(shifted), 0))
             probability = np.exp(logp_of_all)
-            log_ratio = logp_of_all[chosen] - given.logp
+            log_ratio = logp_of_all.take(chosen) - given.logp
             ratio = np.exp(log_ratio)
             changed = ratio - 1
-            free, clipped = ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage
+            free, clipped = ratio * advantage, np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * advantage
             by_logp = np.where(free <= clipped, -free, 0)
             if self.policy.kl_coef:
                 by_logp += self.policy.kl_coef * changed
             entropy = -np.add.reduce(probability * logp_of_all, 0)
             by_scores = probability * -by_logp
-            by_scores[chosen] += by_logp
+            by_scores.reshape(-1)[chosen] += by_logp
             if entropy_coef:
                 by_scores += entropy_coef * probability * (logp_of_all + entropy)
 
@@ -118,7 +119,10 @@ class PPOInNumpy:
         layers = (layer for part in (model.actor, model.critic) for layer in part if type(layer) is nn.Linear)
         of = [id(each) for layer in layers for each in (layer.weight, layer.bias)]  # sooner than parameters()
         if self._layers is None or self._layers[0] is not network or self._layers[1] != of:
-            self._layers = network, of, Layers(model.actor), Layers(model.critic)
+            parameters = [*model.actor.parameters(), *model.critic.parameters()]
+            sizes = list(map(torch.Tensor.numel, parameters))
+            gradients = iter(torch.split(torch.empty(sum(sizes)), sizes))  # of one tensor, which is scaled at once
+            self._layers = network, of, Layers(model.actor, gradients), Layers(model.critic, gradients)
         return network, *self._layers[2:]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,34 +130,51 @@ class PPOInNumpy:
 
 
 class Layers:
-    """Linear layers with tanh units between them, forward on arrays and backward to the gradients of the parameters."""
+    """Linear layers with tanh units between them, forward on arrays and backward to the gradients of the parameters.
 
-    def __init__(self, network: nn.Sequential) -> None:
+    It writes into arrays of its own, which the next call overwrites: to allocate those of a minibatch takes time.
+
+    Args:
+        gradients: the next ones are for the gradients, flat, in the order of the parameters.
+    """
+
+    def __init__(self, network: nn.Sequential, gradients: Iterator[torch.Tensor]) -> None:
         linear = [layer for layer in network if isinstance(layer, nn.Linear)]
         self._parameters = [(layer.weight, layer.bias) for layer in linear]
         self._weights = [(weight.detach().numpy(), bias.detach().numpy()) for weight, bias in self._parameters]
+        self._found = [tuple(next(gradients).view_as(each) for each in layer) for layer in self._parameters]
+        self._gradients = [(weight.numpy(), bias.numpy()) for weight, bias in self._found]
         self._inputs: list[Array] = []  # of each layer
+        self._allocate(0)
+
+    def _allocate(self, rows: int) -> None:
+        self._outputs = [np.empty((rows, len(bias)), np.float32) for _, bias in self._weights]
+        self._backward = [np.empty_like(output) for output in self._outputs[:-1]]  # the gradients of the outputs
+        self._ones = np.ones(rows, np.float32)
 
     def forward(self, x: Array) -> Array:
         """The outputs `[B, ...]`."""
-        self._inputs = inputs = [x]
-        for weight, bias in self._weights[:-1]:
-            x = np.dot(x, weight.T)
+        if len(x) != len(self._ones):
+            self._allocate(len(x))
+        self._inputs = [x, *self._outputs[:-1]]
+        for (weight, bias), out in zip(self._weights, self._outputs):
+            x = np.dot(x, weight.T, out=out)
             x += bias
-            inputs.append(np.tanh(x, out=x))
-        weight, bias = self._weights[-1]
-        outputs: Array = np.dot(x, weight.T) + bias
-        return outputs
+            if out is not self._outputs[-1]:
+                np.tanh(x, out=x)
+        return x
 
     def backward(self, gradient: Array) -> None:
         """Set the gradients of the parameters, given that of the outputs; overwrites what `forward` kept."""
-        ones, at = np.ones(len(gradient), np.float32), len(self._inputs)
+        at = len(self._inputs)
         while at:
             at -= 1
-            x, (weight, bias) = self._inputs[at], self._parameters[at]
-            weight.grad, bias.grad = torch.from_numpy(np.dot(gradient.T, x)), torch.from_numpy(np.dot(ones, gradient))
+            x, (by_weight, by_bias), (weight, bias) = self._inputs[at], self._gradients[at], self._parameters[at]
+            np.dot(gradient.T, x, out=by_weight)
+            np.dot(self._ones, gradient, out=by_bias)
+            weight.grad, bias.grad = self._found[at]
             if at:  # tanh' = 1 − tanh²
-                gradient = np.dot(gradient, self._weights[at][0])
+                gradient = np.dot(gradient, self._weights[at][0], out=self._backward[at - 1])
                 np.multiply(x, x, out=x)
                 gradient *= np.subtract(1, x, out=x)
 

@@ -32,6 +32,14 @@ def writes(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
     return tuple([tensor._version for tensor in tensors])
 
 
+def whole_of(tensors: list[torch.Tensor]) -> torch.Tensor | None:
+    """The tensor that these together are, if they are parts of one."""
+    whole = tensors[0]._base
+    if whole is None or any(each._base is not whole for each in tensors):
+        return None
+    return whole if sum(each.numel() for each in tensors) == whole.numel() else None
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether something else runs at a module's forward."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
