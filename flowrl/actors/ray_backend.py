@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
 import pickle
@@ -66,6 +67,8 @@ class RayWorker:
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
         # In a trial of Ray Tune actors must use the room that it has reserved.
         where = "SPREAD" if get_current_placement_group() is None else None
+        # Ray would enter each request in its list of tasks, which takes time in all of its processes.
+        options["enable_task_events"] = False
         actor = _ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
         self._actor = actor.remote(name)
         calls = self._actor.do, self._actor.ask, self._actor.again
@@ -142,6 +145,7 @@ class RayWorker:
 
     def _answer(self, method: str, refs: Any, future: Future[Any], reply: Any) -> None:
         """Complete a future with a reply; runs in a thread of Ray."""
+        _keep_thread_state()
         self._heard = monotonic()
         self._answers += 1
         self._open.discard(future)
@@ -421,6 +425,24 @@ def _when_done(ref: Any, call: Callable[[Any], None]) -> None:
     A future of Ray does the same with a dozen objects more.
     """
     ref._on_completed(call)
+
+
+class _OfThread(threading.local):
+    keeps_state = False
+
+
+_of_thread = _OfThread()
+
+
+def _keep_thread_state() -> None:
+    """Keep Python's state of the current thread, one of Ray's in C++, until that ends.
+
+    Else Python makes one for every answer and deletes it afterwards. The system maps and unmaps its memory, which
+    interrupts all other threads, and takes a sixth of this process's time for a small request.
+    """
+    if not _of_thread.keeps_state:
+        ctypes.pythonapi.PyGILState_Ensure()  # never released
+        _of_thread.keeps_state = True
 
 
 def _silence() -> None:

@@ -9,7 +9,7 @@ import copy
 import heapq
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -265,7 +265,7 @@ class Gather(Stage):
 
     def _keep(self, request: Request, result: Any) -> None:
         """Queue an answer until its turn."""
-        answer = result if isinstance(result, Answer) else _apart(request.index, *result)
+        answer = Answer(*result) if len(result) == len(Answer._fields) else _apart(request.index, *result)
         if (account := answer.records.pop(ACCOUNT, None)) is not None:
             self.accounts[request.index] = account[0]
         if (noted := answer.records.pop(JOURNAL, None)) is not None:
@@ -597,9 +597,9 @@ class GatherAsync(Gather):
         return lines
 
 
-def _apart(worker: int, answer: Answer, item: Remote) -> Answer:
+def _apart(worker: int, fields: Sequence[Any], item: Remote) -> Answer:
     """The answer with an item that stayed on its worker."""
-    return answer._replace(item=attrs.evolve(item, worker=worker))
+    return Answer(*fields)._replace(item=attrs.evolve(item, worker=worker))
 
 
 def _count(workers: Any) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, SPANS, Answer
+from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, SPANS
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
 from flowrl.engine.journal import Decisions
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 
 _ENDED = object()
+
+#: Of an `Answer`.
+Fields = tuple[Any, bool, dict[str, int], dict[str, list[Any]]]
 
 #: Seconds between two accounts that a worker sends with its answers.
 ACCOUNT_SECONDS = 0.5
@@ -52,12 +55,8 @@ class SubplanRun(Run):
         self.spans = deque[tuple[str, float, float]]()  # what operators did: path, beginning and seconds
         self._traced: type[Meter] | None = None
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
-
-    def held_rows(self) -> list[int]:
-        """The rows that its operators hold for later items; empty if none of them ever does."""
-        found = [meter.contract.held_rows for meter in self.meters()]
-        rows = [each for each in found if each is not None]
-        return [sum(rows)] if rows else []
+        #: The operators that may hold rows for later items.
+        self.holders = [meter.contract for meter in self.meters() if meter.contract.held_rows is not None]
 
     def account(self) -> list[Account] | None:
         """The accounts of the part, the first with the number of answers; None if they were sent just now."""
@@ -109,10 +108,12 @@ class SubplanWorker:
         context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self, decisions=decisions)
         self.parts[key] = SubplanRun(plan, paths, context, on_error, learners)
 
-    def pull_plan(self, key: str, spans: int = 0) -> Answer:
+    def pull_plan(self, key: str, spans: int = 0) -> Fields:
         """One item, or the end, with the counters and records since the last answer, and at times the account.
 
         With `spans`, also with the beginning, the end and at most so many busy spans of operators meanwhile.
+
+        Returns: the fields of an `Answer`, whose class would have to be found anew for each answer to another process.
         """
         run, begun = self.parts[key], clock()
         if spans:
@@ -123,17 +124,17 @@ class SubplanWorker:
             records[SPANS] = [(begun, clock(), list(run.spans))]
         if (account := run.account()) is not None:
             records[ACCOUNT] = [account]
-        if held := run.held_rows():
-            records[HELD] = held
+        if run.holders:
+            records[HELD] = [sum(each.held_rows or 0 for each in run.holders)]
         if noted := run.context.decisions.answer():
             newest, digest = run.context.decisions.newest
             records[JOURNAL] = [noted, digest if newest is item else None]
-        return Answer(None if item is _ENDED else item, item is _ENDED, counters, records)
+        return None if item is _ENDED else item, item is _ENDED, counters, records
 
-    def pull_apart(self, key: str, spans: int = 0) -> tuple[Answer, Any]:
+    def pull_apart(self, key: str, spans: int = 0) -> tuple[Fields, Any]:
         """Like `pull_plan`, with the item apart from the answer, so that it can stay on the worker."""
-        answer = self.pull_plan(key, spans)
-        return answer._replace(item=None), answer.item
+        item, done, counters, records = self.pull_plan(key, spans)
+        return (None, done, counters, records), item
 
     def save_plan(self, key: str) -> dict[str, Any]:
         """The state of the part."""

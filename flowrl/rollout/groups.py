@@ -199,7 +199,8 @@ class GroupRunner:
             rest: Their weights, then the arguments of the method.
         """
         weights, args = rest[: len(newest)], rest[len(newest) :]
-        self.begin()
+        if index not in self._workers:
+            self.begin()
         worker = self._workers[index]
         if is_pull(method):  # not for a request for the state, which must change nothing
             worker.observe_env_steps(env_steps)

@@ -351,7 +351,7 @@ def test_exploration_goes_on_where_the_run_is_after_a_death() -> None:
         workers.restart(1)
         part = ParallelRollouts(workers, "raw", steps=2)
         workers.members[1].submit("open_plan", "part", part, ["Rollouts"], 0, 1, "stop").result()
-        assert workers.members[1].submit("pull_plan", "part").result().item.told[:, 0].tolist() == [40, 42]
+        assert workers.members[1].submit("pull_plan", "part").result()[0].told[:, 0].tolist() == [40, 42]
 
 
 def test_it_is_made_again_only_so_often() -> None:
