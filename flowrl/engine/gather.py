@@ -154,7 +154,7 @@ class Gather(Stage):
         return bool(self.todo)
 
     def _next(self) -> Any:
-        """The next item that has arrived, or a signal."""
+        """The next item that has arrived, or a signal; WORKED with workers in `todo` has `step` ask them and go on."""
         raise NotImplementedError
 
     def _order(self, index: int) -> int:
