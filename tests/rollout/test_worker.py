@@ -34,13 +34,13 @@ class Rebuilt(ClockEnv, EzPickle):
         super().__init__(*args)
 
 
-def worker_over(table: Table, mode: Any = "own", policy: Any = None, **kwargs: Any) -> RolloutWorker:
+def worker_over(table: Table, mode: Any = "own", policy: Any = None, index: int = 0, **kwargs: Any) -> RolloutWorker:
     make = clock_envs(table, **kwargs)
     if mode == "own":
         manager: Any = EnvManager([make() for _ in table])
     else:
         manager = VectorEnvManager(clock_vector(table, mode, **kwargs))
-    return RolloutWorker(manager, policy or ScriptedPolicy(), seed=1)
+    return RolloutWorker(manager, policy or ScriptedPolicy(), seed=1, index=index)
 
 
 def rows_by_env(fragments: list[Batch]) -> list[list[dict[str, Any]]]:
@@ -123,14 +123,15 @@ def test_environments_get_the_env_action_and_rows_keep_what_was_drawn(mode: Any)
 def test_rows_know_the_version_that_made_them() -> None:
     """Provenance: policy_version, worker, env_id, episode_id and t of every row."""
     policy = ScriptedPolicy()
-    worker = worker_over(TABLE, policy=policy)
+    worker = worker_over(TABLE, policy=policy, index=3)
     first = worker.sample(2)
     policy.version = 5
     second = worker.sample(1)
     assert first.policy_version.tolist() == [[0, 0, 0], [0, 0, 0]]
     assert second.policy_version.tolist() == [[5, 5, 5]]
     assert second.env_id.tolist() == [[0, 1, 2]]
-    assert not second.worker.any()
+    assert second.worker.tolist() == [[3, 3, 3]]
+    assert set(worker.sample(episodes=1).worker.flat) == {3}
 
 
 def test_values_arrived_in() -> None:
