@@ -132,7 +132,7 @@ def way_out(space: gymnasium.Space[Any]) -> str:
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) and len(space.shape) == 1:
         return served + ("dqn or ppo" if isinstance(space, spaces.MultiDiscrete) and not space.start.any() else "ppo")
     if isinstance(space, HybridActions):
-        return served + "ppo"
+        return served + "ppo, a2c, a3c, impala, appo, ddppo or trpo"
     return "make it Discrete, or a Box of floats with bounds, with gymnasium.wrappers.TransformAction"
 
 

@@ -65,9 +65,12 @@ def test_the_advice_for_actions_that_are_not_served_works(space: Any) -> None:
 
 def test_actions_of_several_parts_are_for_ppo_and_come_as_the_environment_takes_them() -> None:
     """G11: others refuse them by name."""
-    for plan in PLANS:
-        message = refusal(plan, HybridActions(Throws.action_space))
-        assert message is None if plan.startswith("ppo") else message is not None and message.endswith("ppo"), plan
+    refused = {plan: refusal(plan, HybridActions(Throws.action_space)) for plan in PLANS}
+    assert {plan for plan, message in refused.items() if message is None} == {"ppo", "ppo squash"}
+    (advice,) = {message.rpartition("for such actions, ")[2] for message in refused.values() if message}
+    served = re.split(", | or ", advice)
+    assert served == ["ppo", "a2c", "a3c", "impala", "appo", "ddppo", "trpo"]
+    assert [plan for plan in served if refusal(plan, HybridActions(Throws.action_space))] == []
     assert PPO(env=Throws).act(np.zeros(4, np.float32)) in Throws.action_space
 
 
@@ -87,7 +90,9 @@ def test_ppo_learns_what_to_choose_and_how_far(backend: str) -> None:
 def refusal(plan: str, space: Any) -> str | None:
     """The error of a plan's policy for these actions."""
     plan_file = load_plan_file(plan.split()[0])
-    policy = PolicyFactory(plan_file.trainer.policy, build_config(plan_file.Config, {"hidden": [2]}, PLANS[plan]))
+    policy = PolicyFactory(
+        plan_file.trainer.policy, build_config(plan_file.Config, {"hidden": [2]}, PLANS.get(plan, {}))
+    )
     try:
         policy(BOUNDED, space)
     except ConfigError as error:
