@@ -152,14 +152,16 @@ def _differences(runs: Sequence[RunRecord]) -> list[list[str]]:
     differences = []
     for run in runs:
         alike = [other for other in runs if (other.plan, _task(other)) == (run.plan, _task(run))]
-        keys = sorted({key for other in alike for key in other.config} - SAME_GROUP - {"env"})
+        keys = sorted({key for other in alike for key in other.config} - SAME_GROUP - {"env", "env_args"})
         differ = [key for key in keys if any(other.config.get(key) != run.config.get(key) for other in alike)]
         differences.append([f"{key}={run.config.get(key)}" for key in differ])
     return differences
 
 
 def _task(run: RunRecord) -> str:
-    return str(run.config.get("env"))
+    """The environment with its arguments, for tasks may differ in these alone."""
+    args = ", ".join(f"{key}={value}" for key, value in sorted(run.config.get("env_args", {}).items()))
+    return f"{run.config.get('env')}{args and f'[{args}]'}"
 
 
 def _group(run: RunRecord) -> str:

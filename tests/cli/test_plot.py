@@ -256,6 +256,20 @@ def test_algorithms_are_compared_over_environments_on_one_scale(tmp_path: Path) 
 SCALE = ("--scale", "Pendulum-v1=-1000,0")
 
 
+def test_other_arguments_of_an_environment_are_another_task_of_the_algorithm(tmp_path: Path) -> None:
+    seeds_of(tmp_path / "a", [1.0, 3.0], env_args={"game": "asterix", "bits": 2})
+    seeds_of(tmp_path / "b", [10.0], env_args={"game": "breakout"})
+    scales = ("--scale", "CartPole-v1[bits=2, game=asterix]=0,4", "--scale", "CartPole-v1[game=breakout]=0,20")
+    done = flowrl("plot", tmp_path, "--profile", *scales)
+    assert done.exit_code == 0, done.output
+    by_task, over_tasks = cells(done.stdout)
+    assert [row[:3] for row in by_task] == [
+        ["CartPole-v1[bits=2, game=asterix]", "tiny", "2"],
+        ["CartPole-v1[game=breakout]", "tiny", "1"],
+    ]
+    assert [row[:4] for row in over_tasks] == [["tiny", "2", "3", "0.500"]]
+
+
 def test_a_profile_needs_scores_that_can_be_compared(tmp_path: Path) -> None:
     seeds_of(tmp_path / "a", [1.0, 2.0])
     seeds_of(tmp_path / "b", [1.0], env="Pendulum-v1")
