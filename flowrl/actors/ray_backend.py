@@ -67,8 +67,6 @@ class RayWorker:
         options = {name: needs.pop(key) for key, name in _OPTIONS.items() if key in needs}
         # In a trial of Ray Tune actors must use the room that it has reserved.
         where = "SPREAD" if get_current_placement_group() is None else None
-        # Ray would enter each request in its list of tasks, which takes time in all of its processes.
-        options["enable_task_events"] = False
         actor = _ray.remote(ActorProcess).options(resources=needs, scheduling_strategy=where, **options)
         self._actor = actor.remote(name)
         calls = self._actor.do, self._actor.ask, self._actor.again
