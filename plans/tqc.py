@@ -13,7 +13,7 @@ policy = TQCPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(EnsembleSettings, TQCPolicy.Settings, sac.Config):
+class Config(EnsembleSettings, TQCPolicy.Settings, sac.ContinuousSettings):
     """Defaults as published, but for fewer critics: their losses cost the square of the number."""
 
 
