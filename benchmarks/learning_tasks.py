@@ -171,6 +171,15 @@ NOUGHTS = f'--set match_making=uniform --set pool_size=1 --set opponents=["rando
 SEARCH = f"--set learning_rate_end=0 --set eval_every=0 {NUMPY}"
 #: Connect four has more games than a network sees: the policy that is judged searches four times as long.
 FOUR = f"--set hidden=[256,256] --set q_ratio=0.5 --set exploring_moves=12 --set eval_simulations=200 {SEARCH}"
+#: Of MuZero, which has to find out the rules: some moves at random for the whole run, so that it also knows positions
+#: that no good player comes to, and values that bootstrap from the next search, so that later ones do not count.
+UNTOLD = (
+    "--set longest_game=9 --set gamma=1 --set support_size=1 --set n_step=1 --set epsilon_end=0.2 --set q_scale=0.2 "
+    "--set simulations=25 --set hidden=[256] --set unroll_steps=3 --set normalize_obs=false --set envs_per_worker=64 "
+    "--set sequence_length=10 --set overlap=0 --set batch_size=24 --set replay_ratio=24 --set buffer_size=60000 "
+    "--set reanalysed_sequences=192 --set learning_rate=3e-3 --set learning_rate_end=1e-4 --set schedule_steps=90000 "
+    f"--set eval_every=0 {NUMPY}"
+)
 
 #: Small networks, for small data.
 OFFLINE = f"--set hidden=[64,64] --set batch_size=128 --set learning_rate=1e-3 {NUMPY}"
@@ -249,6 +258,8 @@ TASKS = {
         "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
     ),
     "alphazero-four-one_ply": Task("alphazero", 0.95, 160_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
+    "muzero-noughts-random": Task("muzero", 1.0, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="random", draws=True),
+    "muzero-noughts-perfect": Task("muzero", 0.9, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="perfect", draws=True),
     "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(0, 1, 2, 3, 10)),
     "dreamer-cartpole": Task("dreamer", 195, 8_000, settings="--set eval_every=1000", seen=(0, 1, 10, 20)),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),

@@ -32,7 +32,7 @@ SEARCHED = ("search_policy", "search_value")
 
 
 class Support:
-    """Numbers as distributions over the whole numbers −size .. size, on the scale of `rescaled`.
+    """Numbers as distributions over the whole numbers −size .. size, on the scale of `rescaled` unless it is `linear`.
 
     Source: Schrittwieser et al. 2020, "Mastering Atari, Go, chess and shogi by planning with a learned model", appendix
     F.
@@ -43,21 +43,20 @@ class Support:
             [0.0000, 0.0000, 0.0000, 0.9970, 0.0030]])
     """
 
-    def __init__(self, size: int) -> None:
-        self.size, self.atoms = size, 2 * size + 1
+    def __init__(self, size: int, linear: bool = False) -> None:
+        self.size, self.atoms, self.linear = size, 2 * size + 1, linear
 
     def shares(self, numbers: torch.Tensor) -> torch.Tensor:
         """Distributions `[..., atoms]` of numbers `[...]`, each over its two neighbours; beyond the ends, at them."""
-        scaled = rescaled(numbers).clamp(-self.size, self.size) + self.size
+        scaled = (numbers if self.linear else rescaled(numbers)).clamp(-self.size, self.size) + self.size
         each = torch.arange(self.atoms, device=numbers.device)
         return (1 - (scaled.unsqueeze(-1) - each).abs()).clamp(min=0)
 
     def numbers(self, logits: Any) -> Array:
         """The means `[...]` of distributions with these logits `[..., atoms]`, as an array of numbers."""
         scores = torch.as_tensor(logits)
-        return host(
-            unscaled(torch.softmax(scores, -1) @ torch.arange(-self.size, self.size + 1.0, device=scores.device))
-        )
+        mean = torch.softmax(scores, -1) @ torch.arange(-self.size, self.size + 1.0, device=scores.device)
+        return host(mean if self.linear else unscaled(mean))
 
 
 def unit_scaled(latent: Any) -> Any:
@@ -163,7 +162,9 @@ class MuZeroPolicy(Policy):
         hidden: tuple[int, ...] = sizes(64, meaning="sizes of the hidden layers of each function of the model")
         latent_size: int = at_least_one(64, "size of a latent state")
         support_size: int = at_least_one(
-            10, "values and rewards are distributions over -size .. size, on a square-root scale"
+            10,
+            "values and rewards are distributions over -size .. size, on a square-root scale; in a game for two, whose "
+            "outcomes should be in that range, on a linear one",
         )
         simulations: int = at_least_one(8, "simulations of a search")
         eval_simulations: int | None = at_least_one(
@@ -201,7 +202,7 @@ class MuZeroPolicy(Policy):
 
     def _build(self) -> None:
         given = self.settings
-        self.support = Support(given.support_size)
+        self.support = Support(given.support_size, linear=given.longest_game is not None)
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=given.network)
         network = MuZeroNetwork(encoding, self.actions, given.latent_size, given.hidden, self.support.atoms)
         self.model = network.to(self.device)
@@ -239,6 +240,7 @@ class MuZeroPolicy(Policy):
                 legal=action_mask(obs),
                 visit_offset=given.visit_offset,
                 q_scale=given.q_scale,
+                extent=None if given.longest_game is None else given.support_size,
             )
 
     def reanalysed(self, obs: Any) -> dict[str, Array]:
@@ -297,8 +299,9 @@ class MuZeroLearning(Learning):
 
     zₜ = Σᵢ₌₀ʲ⁻¹ γⁱ rₜ₊ᵢ + γʲ ν_t+j
 
-    where ν is `search_value`. Behind a terminal state values and rewards are 0 and there is no policy to learn; behind
-    the last step of a sequence that goes on, nothing is learned. Each step of the model halves the gradient.
+    where ν is `search_value`. Behind a terminal state values and rewards are 0, in a game for two whatever the actions,
+    which are drawn uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing
+    is learned. Each step of the model halves the gradient.
 
     Source: Schrittwieser et al. 2020, eq. 1 and appendix G; Danihelka et al. 2022, section 4, for the policy.
     """
@@ -315,8 +318,11 @@ class MuZeroLearning(Learning):
         """Rows `[B, ...]`, one for each step that counts, with what its unroll is to come to: see `unrolls`."""
         if not is_fragment(batch):
             raise SchemaError(f"{batch!r} cannot be unrolled: {self.requires['fragments']}")
-        given = self.policy.settings
-        return unrolls(batch, given.unroll_steps, given.n_step, self.policy.discount)
+        policy, given, (length, width) = self.policy, self.policy.settings, batch.shape[:2]
+        beyond = np.zeros((length + given.unroll_steps, width), np.int64)
+        if given.longest_game is not None:  # a search in a game goes on behind its end, with any action
+            beyond[:] = policy.actions * policy.stream.uniform(beyond.shape)
+        return unrolls(batch, given.unroll_steps, given.n_step, policy.discount, beyond)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
@@ -344,11 +350,11 @@ class MuZeroLearning(Learning):
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "reward_loss": reward_loss}
 
 
-def unrolls(batch: Batch, steps: int, n: int, discount: float) -> Batch:
+def unrolls(batch: Batch, steps: int, n: int, discount: float, beyond: Array) -> Batch:
     """Each step of sequences `[T, B, ...]` as a row, with what the model is to say in the K = `steps` steps from there.
 
     Adds actions and rewards `[R, K]`, policies `[R, K + 1, A]`, values `[R, K + 1]`, and which of them count: see
-    `MuZeroLearning`.
+    `MuZeroLearning`. Behind the last step of a sequence, actions are those of `beyond [T + K, B]`.
     """
     real = np.asarray(batch["mask"] != 0) if "mask" in batch else np.ones(batch.shape[:2], bool)
     length, width = real.shape
@@ -358,11 +364,13 @@ def unrolls(batch: Batch, steps: int, n: int, discount: float) -> Batch:
     over = terminal[last, each]
     value = values_of(batch, real, last, over, n, discount)
     padded = length + steps
+    actions = beyond.copy()
+    actions[:length][real] = np.asarray(batch["action"])[real]
 
     def ahead(column: Array, of: int) -> Array:
         """The column `[R, of, ...]` at each step of the unrolls."""
         longer = np.zeros((padded + 1, *column.shape[1:]), column.dtype)
-        longer[:length] = column
+        longer[: len(column)] = column
         return np.stack([longer[step : step + length][real] for step in range(of)], 1)
 
     known = np.zeros((padded + 1, width), bool)
@@ -371,7 +379,7 @@ def unrolls(batch: Batch, steps: int, n: int, discount: float) -> Batch:
     counts = np.stack([known[step : step + length][real] for step in range(steps + 1)], 1)
     found = batch.select([name for name in batch if name in ("obs", "policy_version")]).flat()
     made: Batch = found[np.flatnonzero(real)].replace(
-        actions=ahead(np.asarray(batch["action"]), steps),
+        actions=ahead(actions, steps),
         rewards=ahead(np.asarray(batch["reward"], np.float32) * real, steps),
         policies=ahead(np.asarray(batch["search_policy"]) * real[..., None], steps + 1),
         values=ahead(value * real, steps + 1),

@@ -169,6 +169,7 @@ def gumbel_search(
     legal: Array | None = None,
     visit_offset: float = 50.0,
     q_scale: float = 0.1,
+    extent: float | None = None,
 ) -> Planned:
     """Search in a learned model from each root alone; every simulation imagines one state of each tree at once.
 
@@ -179,8 +180,8 @@ def gumbel_search(
 
     The best of those with the most visits is the action. Below the root, a simulation takes the action of the largest
     π'(a) − N(a) / (1 + Σ_b N(b)), where π' = softmax(logit + σ(q)) is the improved policy there. In σ, q is scaled to
-    0 .. 1 among the actions of a state; of an action without visits it is a mix of the network's value v and of the
-    actions that have some:
+    0 .. 1, among the actions of a state or with `extent` from −extent .. extent; of an action without visits it is a
+    mix of the network's value v and of the actions that have some:
 
         v_mix = (v + Σ_b N(b) · Σ_b∈visited p(b) q(b) / Σ_b∈visited p(b)) / (1 + Σ_b N(b))
 
@@ -189,6 +190,8 @@ def gumbel_search(
             who moves.
         gumbel: `[N, A]`; None: no noise, so that the action is the best one found.
         legal: bool `[N, A]`, of the roots; None: all actions. In imagined states all are tried.
+        extent: The largest |q| that there can be. With it actions that are about equally good stay about equally
+            likely; without it the best action of a state always has the same lead over the worst.
 
     Returns: `policy` is π' of the root, which is 0 where an action is not legal, and `value` = Σ_a π'(a) q(a). Visits
         sum to the simulations, of legal actions alone (K2). A row depends on its own root alone, as far as `imagine`
@@ -215,8 +218,8 @@ def gumbel_search(
         mean = (prior * forest.value.take(row, 0)).sum(1, keepdims=True) / np.maximum(prior.sum(1, keepdims=True), TINY)
         mixed = (value.take(row)[:, None] + total * mean) / (1.0 + total)
         q = np.where(tried, forest.value.take(row, 0), mixed)
-        low = q.min(1, keepdims=True)
-        scaled = (q - low) / np.maximum(q.max(1, keepdims=True) - low, TINY)
+        low, high = (q.min(1, keepdims=True), q.max(1, keepdims=True)) if extent is None else (-extent, extent)
+        scaled = (q - low) / np.maximum(high - low, TINY)
         sigma = (visit_offset + visits.max(1, keepdims=True)) * q_scale * scaled
         return visits, q, sigma, softmax(own + sigma)
 

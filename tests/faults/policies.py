@@ -107,6 +107,13 @@ FAULTS = [
     Fault(
         "K4",
         "flowrl/policies/muzero.py",
+        "beyond[:] = policy.actions * policy",
+        "beyond[:] = 1 * policy",
+        MUZERO + "test_behind_the_end_of_a_game_the_model_meets_all_actions",
+    ),
+    Fault(
+        "K4",
+        "flowrl/policies/muzero.py",
         "latents.append(0.5 * latent + 0.5 * latent.detach())",
         "latents.append(latent)",
         MUZERO + "test_each_step_of_the_model_halves_the_gradient",

@@ -29,6 +29,7 @@ def search(
     considered: int,
     gumbel: Any,
     legal: list[int],
+    extent: float | None,
 ) -> tuple[int, Any, float, list[int]]:
     """Action, improved policy, value and visits: see `gumbel_search`."""
     top = Node(root)
@@ -47,7 +48,7 @@ def search(
 
     def sigma(node: Node) -> list[float]:
         found = q(node)
-        low, high = min(found), max(found)
+        low, high = (min(found), max(found)) if extent is None else (-extent, extent)
         scaled = [(each - low) / (high - low) if high > low else 0.0 for each in found]
         return [(OFFSET + max(node.visits)) * SCALE * each for each in scaled]
 

@@ -48,7 +48,8 @@ def sequences(draw: np.random.Generator, length: int, width: int) -> Batch:
 def test_targets_are_those_of_an_obvious_loop(n: int, discount: float) -> None:
     """K4: within the sequence, with 0 behind a terminal state, and nothing to learn behind an open end."""
     batch, steps = sequences(np.random.default_rng(n), 7, 9), 3
-    rows, row = unrolls(batch, steps, n, discount), 0
+    beyond = 3 + np.arange(10 * 9).reshape(10, 9)
+    rows, row = unrolls(batch, steps, n, discount, beyond), 0
 
     def value(seat: int, at: int, last: int) -> float:
         total, weight = 0.0, 1.0
@@ -74,7 +75,7 @@ def test_targets_are_those_of_an_obvious_loop(n: int, discount: float) -> None:
                 assert rows["values"][row, ahead] == 0
             if ahead < steps:
                 assert rows.rewards[row, ahead] == (batch.reward[then, seat] if then <= last else 0)
-                assert then > last or rows.actions[row, ahead] == batch.action[then, seat]
+                assert rows.actions[row, ahead] == (batch.action if then <= last else beyond)[then, seat]
         row += 1
     assert row == len(rows)
 
@@ -88,6 +89,26 @@ def test_numbers_survive_their_distribution() -> None:
     assert support.numbers(support.shares(torch.tensor([1e6])).clamp(min=1e-30).log()) == pytest.approx(
         support.numbers(torch.tensor([[-100.0] * 8 + [0.0]])), abs=1e-3
     )
+
+
+def test_values_of_a_game_for_two_are_not_rescaled() -> None:
+    """An outcome that the support holds is one atom; between two, shares are in proportion."""
+    policy = small(longest_game=9, support_size=1)
+    shares = policy.support.shares(torch.tensor([-1.0, 0.25, 3.0]))
+    assert shares.tolist() == [[1, 0, 0], [0, 0.75, 0.25], [0, 0, 1]]
+    assert policy.support.numbers(shares.clamp(min=1e-30).log()) == pytest.approx([-1, 0.25, 1])
+
+
+def test_behind_the_end_of_a_game_the_model_meets_all_actions() -> None:
+    """K4: a search also goes on there, with any of them; other draws each time, the same ones for the same seed."""
+    batch = sequences(np.random.default_rng(0), 7, 40)
+    batch.terminated = batch.mask & ~np.vstack([batch.mask[1:], np.zeros((1, 40), bool)])
+    one, other = (small(seed=1, longest_game=9) for _ in range(2))
+    drawn = [one.learn_mode.prepare(batch) for _ in range(2)]
+    beyond = drawn[0].policy_counts[:, :-1] == 0
+    assert (np.bincount(drawn[0].actions[beyond], minlength=3) > 0.25 * beyond.sum()).all()
+    assert (drawn[0].actions[beyond] != drawn[1].actions[beyond]).any()
+    assert (drawn[0].actions == other.learn_mode.prepare(batch).actions).all()
 
 
 def test_the_model_in_numpy_is_that_of_torch() -> None:
@@ -115,7 +136,7 @@ def test_it_learns_what_searches_found() -> None:
     losses = [policy.learn_mode.learn_from(batch) for _ in range(300)]
     for name in ("policy_loss", "value_loss", "reward_loss"):
         assert losses[-1][name] < losses[0][name]
-    rows = unrolls(batch, 5, 10, 0.9)
+    rows = unrolls(batch, 5, 10, 0.9, np.zeros((11, 4), np.int64))
     assert np.corrcoef(policy.eval_mode.value(rows.obs), rows["values"][:, 0])[0, 1] > 0.9
 
 

@@ -135,11 +135,14 @@ def learned(actions: int, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("actions", "simulations", "considered", "discount"),
-    [(2, 8, 16, 0.99), (2, 1, 16, 0.9), (5, 16, 4, 0.9), (9, 30, 16, -1.0), (9, 13, 3, -1.0), (6, 40, 1, 0.5)],
+    ("actions", "simulations", "considered", "discount", "extent"),
+    [
+        *((2, 8, 16, 0.99, None), (2, 1, 16, 0.9, None), (5, 16, 4, 0.9, None), (9, 30, 16, -1.0, None)),
+        *((9, 30, 16, -1.0, 2.0), (9, 13, 3, -1.0, 0.5), (6, 40, 1, 0.5, None)),
+    ],
 )
 def test_a_learned_model_is_searched_as_a_recursion_over_one_tree_does(
-    actions: int, simulations: int, considered: int, discount: float
+    actions: int, simulations: int, considered: int, discount: float, extent: float | None
 ) -> None:
     """K2, K3: the same visits, action, improved policy and value; of legal actions alone, which differ in number."""
     draw, (look, imagine) = np.random.default_rng(1), learned(actions)
@@ -147,11 +150,11 @@ def test_a_learned_model_is_searched_as_a_recursion_over_one_tree_does(
     legal = draw.random((20, actions)) < 0.6
     legal[np.arange(20), draw.integers(actions, size=20)] = True
     how = {"simulations": simulations, "discount": discount, "considered": considered}
-    found = gumbel_search(roots, imagine, gumbel=gumbel, legal=legal, **how)
+    found = gumbel_search(roots, imagine, gumbel=gumbel, legal=legal, extent=extent, **how)
     for row in range(20):
         root = look(roots.latent[[row]])
         able = np.flatnonzero(legal[row]).tolist()
-        alone = one_gumbel_tree.search(root, imagine, simulations, discount, considered, gumbel[row], able)
+        alone = one_gumbel_tree.search(root, imagine, simulations, discount, considered, gumbel[row], able, extent)
         action, policy, value, visits = alone
         assert found.visits[row].tolist() == visits
         assert found.action[row] == action
