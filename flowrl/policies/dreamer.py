@@ -91,6 +91,7 @@ class DreamerPolicy(Policy):
         gamma: float = fraction(0.99, "discount per step")
         lam: float = fraction(0.95, "λ of the returns of imagined steps")
         free_nats: float = not_negative(0.1, "KL divergence below which nothing is learned from it", resume="fork")
+        obs_coef: float = not_negative(10.0, "weight of the loss of reconstructed observations", resume="fork")
         dynamics_coef: float = not_negative(1.0, "weight of the loss of the prior", resume="fork")
         representation_coef: float = not_negative(0.1, "weight of the KL loss of the posterior", resume="fork")
         spread_decay: float = fraction(0.99, "decay of the mean of the spread of imagined returns", resume="fork")
@@ -209,8 +210,8 @@ class Dreaming:
 class WorldLearning(Learning):
     """The loss of the world model over sequences that start from an empty memory, a mean over steps that count:
 
-    L = ½ |decoder(s) − x|² + CE(reward) + CE(1 − terminated) + dynamics_coef · KL(sg(q) | p) + representation_coef ·
-    KL(q | sg(p))
+    L = ½ obs_coef · |decoder(s) − x|² + CE(reward) + CE(1 − terminated) + dynamics_coef · KL(sg(q) | p) +
+    representation_coef · KL(q | sg(p))
 
     see `balanced_kl`. The scalars hold `latent [B, width]` besides, the latent states of the steps that count.
 
@@ -240,7 +241,7 @@ class WorldLearning(Learning):
         latent, after, q = latents[counts], after[counts], q[counts]
         prior, posterior = balanced_kl(q, world.prior_of(latent[:, : world.units]), given.free_nats)
         parts = {
-            "obs_loss": 0.5 * (world.decoder(latent).float() - seen[counts]).square().sum(-1),
+            "obs_loss": 0.5 * given.obs_coef * (world.decoder(latent).float() - seen[counts]).square().sum(-1),
             "reward_loss": policy.two_hot.cross_entropy(world.reward(after), rows.reward[counts].float()),
             "end_loss": nn.functional.binary_cross_entropy_with_logits(
                 world.goes_on(after).float().squeeze(-1), 1 - rows.terminated[counts].float(), reduction="none"

@@ -114,7 +114,7 @@ def test_learning_unrolls_the_memory_that_acting_had(actions: Any) -> None:
 
 def test_the_world_model_learns_from_steps_that_count_alone() -> None:
     """Z6: the parts of the loss are means over them, computed here step by step; and nothing else learns."""
-    policy = lively(free_nats=0.0, dynamics_coef=0.5, representation_coef=0.25)
+    policy = lively(free_nats=0.0, obs_coef=3.0, dynamics_coef=0.5, representation_coef=0.25)
     learn, batch = policy.world_mode, sequences()
     before = policy.stream.state_dict()
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_the_world_model_learns_from_steps_that_count_alone() -> None:
             reward = torch.tensor([batch.reward[at, seat]])
             parts.append(
                 [
-                    0.5 * (world.decoder(latent) - x).square().sum(),
+                    1.5 * (world.decoder(latent) - x).square().sum(),
                     policy.two_hot.cross_entropy(world.reward(memory), reward)[0],
                     -((1 - end) if batch.terminated[at, seat] else end).log(),
                     0.5 * far,
