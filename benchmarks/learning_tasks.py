@@ -261,7 +261,7 @@ TASKS = {
     "muzero-noughts-random": Task("muzero", 1.0, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="random", draws=True),
     "muzero-noughts-perfect": Task("muzero", 0.9, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="perfect", draws=True),
     "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(0, 1, 2, 3, 10)),
-    "dreamer-cartpole": Task("dreamer", 475, 12_000, settings="--set eval_every=1000", seen=(0, 1, 10, 20)),
+    "dreamer-cartpole": Task("dreamer", 475, 8_000, settings="--set eval_every=1000", seen=(0, 1, 10, 20, 40)),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),
     "dqn-acrobot": Task("dqn", -100, 100_000, "Acrobot-v1", DQN_ACROBOT, "-76.6"),
     "a2c-acrobot": Task("a2c", -100, 500_000, "Acrobot-v1", NUMPY, "-83.4"),
