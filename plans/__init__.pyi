@@ -1787,6 +1787,7 @@ class _REDQ(_Settings, total=False):
     critic_learning_rate: float | str | list[list[float]] | None
     critics: int
     dropout: float
+    entropy_fraction: float
     fragment_steps: int
     gamma: float
     grad_clip: float | None
@@ -2243,6 +2244,7 @@ class _TQC(_Settings, total=False):
     critic_learning_rate: float | str | list[list[float]] | None
     critics: int
     dropped_quantiles: int
+    entropy_fraction: float
     fragment_steps: int
     gamma: float
     grad_clip: float | None

@@ -13,7 +13,7 @@ policy = REDQPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(EnsembleSettings, REDQPolicy.Settings, sac.ContinuousSettings):
+class Config(EnsembleSettings, REDQPolicy.Settings, sac.Config):
     """Defaults as published: 20 updates of the critics per env step, and one of the actor."""
 
     critics: int = 10

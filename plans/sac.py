@@ -7,16 +7,14 @@ import attrs
 from flowrl.operators.options import NormalizedReplay, NStepReplay
 from flowrl.plans import dqn
 from flowrl.policies import SACPolicy
-from flowrl.policies.q_actor_critic import QActorCriticPolicy
-from flowrl.policies.sac import TemperatureSettings
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = SACPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class ContinuousSettings(TemperatureSettings, QActorCriticPolicy.Settings, NStepReplay, NormalizedReplay, ActingConfig):
-    """Those for continuous actions. Defaults as published, for one environment with one update per step."""
+class Config(SACPolicy.Settings, NStepReplay, NormalizedReplay, ActingConfig):
+    """Defaults as published, for one environment with one update per step."""
 
     env: str = "Pendulum-v1"
     envs_per_worker: int = 1
@@ -28,11 +26,6 @@ class ContinuousSettings(TemperatureSettings, QActorCriticPolicy.Settings, NStep
     tau: float = 0.005
     buffer_size: int = 1_000_000
     replay_ratio: float = 256.0
-
-
-@attrs.define(kw_only=True)
-class Config(SACPolicy.Settings, ContinuousSettings):
-    """Those for discrete actions too."""
 
 
 class SAC(Trainer):

@@ -13,7 +13,7 @@ policy = TQCPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(EnsembleSettings, TQCPolicy.Settings, sac.ContinuousSettings):
+class Config(EnsembleSettings, TQCPolicy.Settings, sac.Config):
     """Defaults as published, but for fewer critics: their losses cost the square of the number."""
 
 

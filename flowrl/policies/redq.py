@@ -13,8 +13,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.policies.critics import Critics
 from flowrl.policies.distributions import ActionHead, SquashedChoice
-from flowrl.policies.q_actor_critic import QActorCriticPolicy
-from flowrl.policies.sac import DelaySettings, SACLearning, SACPolicy, TemperatureSettings
+from flowrl.policies.sac import DelaySettings, SACLearning, SACPolicy
 from flowrl.settings import positive, setting
 
 Scalars = dict[str, torch.Tensor]
@@ -28,8 +27,8 @@ class REDQPolicy(SACPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(DelaySettings, TemperatureSettings, QActorCriticPolicy.Settings):
-        """Those of `SACPolicy` for continuous actions, and what makes many updates per env step safe."""
+    class Settings(DelaySettings, SACPolicy.Settings):
+        """The settings of `SACPolicy`, and what makes many updates per env step safe."""
 
         target_critics: int = positive(2, "critics, drawn anew in every update, whose minimum is the target")
         policy_delay: int = 20
@@ -41,7 +40,7 @@ class REDQPolicy(SACPolicy):
         )
         layer_norm: bool = setting(False, "normalize the critics' hidden layers (DroQ)")
 
-    settings: Settings  # type: ignore[assignment]  # it asks for nothing that counts for discrete actions alone
+    settings: Settings
 
     def __init__(
         self,

@@ -12,8 +12,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies.critics import Critics
 from flowrl.policies.distributions import ActionHead, SquashedChoice
 from flowrl.policies.heads import QuantileHead, QuantileSettings, quantile_huber
-from flowrl.policies.q_actor_critic import QActorCriticPolicy
-from flowrl.policies.sac import SACLearning, SACPolicy, TemperatureSettings
+from flowrl.policies.sac import SACLearning, SACPolicy
 from flowrl.settings import not_negative
 
 
@@ -25,13 +24,13 @@ class TQCPolicy(SACPolicy):
     """
 
     @attrs.frozen(kw_only=True, slots=False)
-    class Settings(QuantileSettings, TemperatureSettings, QActorCriticPolicy.Settings):
-        """Those of `SACPolicy` for continuous actions, and those of the distribution of returns."""
+    class Settings(QuantileSettings, SACPolicy.Settings):
+        """The settings of `SACPolicy`, and those of the distribution of returns."""
 
         quantiles: int = 25
         dropped_quantiles: int = not_negative(2, "highest quantiles per critic that targets leave out")
 
-    settings: Settings  # type: ignore[assignment]  # it asks for nothing that counts for discrete actions alone
+    settings: Settings
 
     def _choosing(self) -> ActionHead:
         given = self.settings

@@ -328,7 +328,7 @@ def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
         for key, value in layer.items():
             if key not in fields:
                 here = _ELSEWHERE.get(key)
-                way_out = f"here it is {here!r}" if here in fields else _GONE.get(key) or did_you_mean(key, fields)
+                way_out = f"here it is {here!r}" if here in fields else did_you_mean(key, fields)
                 raise ConfigError(f"unknown configuration key {key!r}; {way_out}")
             values[key] = _checked(key, value, fields[key].type)
     missing = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in values]
@@ -336,12 +336,6 @@ def build_config(cls: type[_Config], *layers: Mapping[str, Any]) -> _Config:
         raise ConfigError(f"no value for {', '.join(missing)}: {cls.__qualname__} has no default for it")
     return construct(cls, values)
 
-
-#: Settings that some plans took without an effect, and so their saved runs name.
-_GONE = {
-    "entropy_fraction": "it is for SAC with discrete actions: leave it out, and delete it from the config.json of an "
-    "earlier run"
-}
 
 #: Settings by their names in Stable-Baselines3, CleanRL, RLlib and Tianshou.
 _ELSEWHERE = {

@@ -46,7 +46,7 @@ UNUSED = {"airl_ppo": ["memory_size", "memory_steps", "memory_layers", "sequence
 #: They refuse Munchausen rewards.
 TEAMS = ("qmix", "vdn")
 UNUSED |= {name: ["munchausen_temperature", *UNUSED.get(name, [])] for name in TEAMS}
-UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd")}
+UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd", "redq", "tqc")}
 #: Their data here are of one agent.
 ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql", "td3_bc", "decision_transformer")}
 UNUSED |= ONE_AGENT
