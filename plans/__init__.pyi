@@ -752,6 +752,7 @@ class _Dreamer(_Settings, total=False):
     log_std: float
     memory_size: int
     normalize_obs: bool
+    obs_coef: float
     overlap: int
     replay_ratio: float
     report_every: int
