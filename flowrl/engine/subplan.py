@@ -55,8 +55,12 @@ class SubplanRun(Run):
         self.spans = deque[tuple[str, float, float]]()  # what operators did: path, beginning and seconds
         self._traced: type[Meter] | None = None
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
-        #: The operators that may hold rows for later items.
-        self.holders = [meter.contract for meter in self.meters() if meter.contract.held_rows is not None]
+
+    def held_rows(self) -> list[int]:
+        """The rows that its operators hold for later items; empty if none of them ever does."""
+        found = [meter.contract.held_rows for meter in self.meters()]
+        rows = [each for each in found if each is not None]
+        return [sum(rows)] if rows else []
 
     def account(self) -> list[Account] | None:
         """The accounts of the part, the first with the number of answers; None if they were sent just now."""
@@ -124,8 +128,8 @@ class SubplanWorker:
             records[SPANS] = [(begun, clock(), list(run.spans))]
         if (account := run.account()) is not None:
             records[ACCOUNT] = [account]
-        if run.holders:
-            records[HELD] = [sum(each.held_rows or 0 for each in run.holders)]
+        if held := run.held_rows():
+            records[HELD] = held
         if noted := run.context.decisions.answer():
             newest, digest = run.context.decisions.newest
             records[JOURNAL] = [noted, digest if newest is item else None]
