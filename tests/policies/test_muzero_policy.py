@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.policies import MuZeroPolicy
+from flowrl.policies import MuZeroPolicy, muzero
 from flowrl.policies.muzero import Support, unrolls
 
 NUMBERS = spaces.Box(-1, 1, (4,), np.float32)
@@ -97,6 +97,16 @@ def test_values_of_a_game_for_two_are_not_rescaled() -> None:
     shares = policy.support.shares(torch.tensor([-1.0, 0.25, 3.0]))
     assert shares.tolist() == [[1, 0, 0], [0, 0.75, 0.25], [0, 0, 1]]
     assert policy.support.numbers(shares.clamp(min=1e-30).log()) == pytest.approx([-1, 0.25, 1])
+
+
+def test_in_a_game_for_two_q_is_scaled_by_what_can_be_won(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else noise between equally good moves would count as much as a game that is won."""
+    search, given = muzero.gumbel_search, []
+    monkeypatch.setattr(muzero, "gumbel_search", lambda *on, **how: given.append(how["extent"]) or search(*on, **how))
+    for longest_game in (9, None):
+        mode = small(longest_game=longest_game).collect_mode
+        mode.act(np.zeros((2, 4), np.float32), np.full((2, mode.draws), 0.5), 0)
+    assert given == [3, None]
 
 
 def test_behind_the_end_of_a_game_the_model_meets_all_actions() -> None:
