@@ -12,8 +12,9 @@ minus the NashConv of these policies, or of the average policy of past selves in
 its return is the share of 1,000 games won against it, half of them from either side, or won and drawn. A task without
 a goal, as those of MinAtar, has the return of the last policy, and is not judged.
 
-With --keep, seeds that have ended are not run again, and those that were interrupted go on, so a table can be made in
-pieces; the core-hours that are left are printed first. With --record, a line for each seed is kept in a file.
+With --keep, seeds that have ended are not run again, and those that were interrupted go on. With --record, a file
+gets a line for each seed as it ends, and seeds that it has with the same settings are not run again. So a table can be
+made in pieces, and on several machines; the core-hours that are left are printed first.
 
     python benchmarks/learning.py [TASK ...] [--plans dqn ...] [--seeds 5] [--seed 0] [--keep DIR] [--out table.md]
                                   [--record benchmarks/learning.csv]
@@ -33,10 +34,9 @@ import csv
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -70,8 +70,8 @@ RECORD = Path(HERE) / "learning.csv"
 CHILDREN = Children()
 #: Seconds after which a peer's seed is given up.
 DEADLINE = 4 * 3600
-#: Seeds that run at a time make demonstrations once.
-RECORDING = Lock()
+#: Seeds that run at a time make demonstrations once, and write to the record one by one.
+RECORDING, WRITING = Lock(), Lock()
 #: What the last column of the table says of a task that is passed, and of one that is not.
 VERDICT = {True: "yes", False: "NO"}
 
@@ -110,7 +110,7 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
     if outcome_in(out) not in ENDED:
         run = ["--resume", f"{out}"] if (out / "run.json").exists() else [*options_of(task), "--seed", f"{seed}"]
         if task.demonstrations and run[0] != "--resume":
-            run += ["--set", f"{task.shown_as}={recorded(task, folder)}"]
+            run += ["--set", f"{task.shown_as}={demonstrations(task, folder)}"]
         where = [] if run[0] == "--resume" else ["--out", f"{out}"]
         code = CHILDREN.run(["run", *run, *where, "--quiet"], silent=True)
         if outcome_in(out) not in ENDED:
@@ -151,13 +151,15 @@ def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:
     if not out.exists():
         options = ("--budget", f"{task.budget}", "--seed", f"{seed}", "--out", f"{out}")
         command = [sys.executable, f"{HERE}/learning_peers.py", name, *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+        code = CHILDREN.run_command(command, silent=True, timeout=DEADLINE)
         if not out.exists():
-            raise SystemExit(f"seed {seed} of {task.peer} ended with exit code {done.returncode}:\n{done.stderr}")
+            raise SystemExit(
+                f"seed {seed} of {task.peer} has not ended, exit code {code}; it begins anew the next time"
+            )
     return Outcome(seed, **json.loads(out.read_text()))
 
 
-def recorded(task: Task, folder: Path) -> Path:
+def demonstrations(task: Task, folder: Path) -> Path:
     """Episodes of the expert of an environment, which every seed learns from; made by the first that needs them."""
     place = folder.parent / f"demonstrations-{task.env}"
     expert, episodes = place / "expert", place / f"{task.demonstrations}-episodes"
@@ -205,25 +207,33 @@ def read_record(file: Path) -> list[Recorded]:
         ]
 
 
-def record(file: Path, name: str, task: Task, outcomes: Sequence[Outcome], peers: Sequence[Outcome]) -> None:
-    """Add the seeds of a task to a record, each in the place of an earlier line of its own."""
-    known = {line[:4]: line for line in read_record(file)}
-    for by, seeds in (("flowrl", outcomes), (task.peer, peers)):
-        for one in seeds:
-            line = Recorded(name, by, fingerprint(task), *one)
-            known[line[:4]] = line._replace(score=round(one.score, 4), seconds=round(one.seconds, 1))
-    with file.open("w", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerows([Recorded._fields, *(known[key] for key in sorted(known))])
+def record(file: Path, name: str, settings: str, by: str, one: Outcome) -> None:
+    """Add a seed of a task with some settings to a record, in the place of an earlier line of its own."""
+    line = Recorded(name, by, settings, *one)
+    with WRITING:
+        known = {each[:4]: each for each in read_record(file)}
+        known[line[:4]] = line._replace(score=round(one.score, 4), seconds=round(one.seconds, 1))
+        with file.open("w", newline="") as lines:
+            writer = csv.writer(lines, lineterminator="\n")
+            writer.writerows([Recorded._fields, *(known[key] for key in sorted(known))])
 
 
-def core_hours(chosen: Mapping[str, Task], seeds: Sequence[int], folder: Path) -> str:
+def lines_of(file: Path | None, name: str, settings: str) -> dict[tuple[str, int], Outcome]:
+    """By whom and seed, what a record has of a task with some settings."""
+    lines = read_record(file) if file else []
+    found = [line for line in lines if (line.task, line.settings) == (name, settings)]
+    return {(line.by, line.seed): Outcome(*line[3:]) for line in found}
+
+
+def core_hours(chosen: Mapping[str, Task], seeds: Sequence[int], folder: Path, file: Path | None) -> str:
     """How long the seeds will take that have not ended, by the seconds of recorded ones, or of a pilot."""
-    lines, left, hours, unknown = read_record(RECORD), 0, 0.0, []
+    left, hours, unknown = 0, 0.0, []
     for name, task in chosen.items():
-        more = sum(outcome_in(folder / name / f"seed-{seed}") not in ENDED for seed in seeds)
-        own = [line for line in lines if (line.task, line.settings) == (name, fingerprint(task))]
-        each = [[line.seconds for line in own if line.by == by] for by in ("flowrl", task.peer) if by]
+        done = lines_of(file, name, fingerprint(task))
+        new = [seed for seed in seeds if ("flowrl", seed) not in done]
+        more = sum(outcome_in(folder / name / f"seed-{seed}") not in ENDED for seed in new)
+        own = lines_of(RECORD, name, fingerprint(task))
+        each = [[own[key].seconds for key in own if key[0] == by] for by in ("flowrl", task.peer) if by]
         if all(each):
             hours += more * sum(map(interquartile_mean, each)) / 3600
         elif task.pilot:
@@ -245,9 +255,23 @@ def claim(folder: Path, task: Task) -> None:
 
 
 def run_task(
-    name: str, task: Task, seeds: Sequence[int], jobs: int, folder: Path
+    name: str, task: Task, seeds: Sequence[int], jobs: int, folder: Path, file: Path | None = None
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """Run the seeds of one task, so many at a time, and print a line for each: those of the plan, and of its peer."""
+    """Run the seeds of one task, so many at a time, and print a line for each: those of the plan, and of its peer.
+
+    With a record, lines that it has are taken from there, and the others written to it.
+    """
+    settings = fingerprint(task)
+    done = lines_of(file, name, settings)
+
+    def outcome(by: str, run: Callable[[int], Outcome], seed: int) -> Outcome:
+        if (by, seed) in done:
+            return done[by, seed]
+        one = run(seed)
+        if file:
+            record(file, name, settings, by, one)
+        return one
+
     if task.data:
         made = learning_data.make(task.data, folder.parent / f"data-{task.data}")
         task = task._replace(settings=f"{task.settings} --set data={made}")
@@ -255,8 +279,9 @@ def run_task(
     print(f"\n{name}: flowrl run {' '.join(options_of(task))}")
     print(f"{'seed':>4}  {'return':>9}  {'env steps':>9}  {'seconds':>7}", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
-        peers = pool.map(partial(run_peer, name, task, folder), seeds if task.peer else ())
-        plans = pool.map(partial(run_seed, task, folder), seeds)
+        peer, plan = partial(run_peer, name, task, folder), partial(run_seed, task, folder)
+        peers = pool.map(partial(outcome, task.peer, peer), seeds if task.peer else ())
+        plans = pool.map(partial(outcome, "flowrl", plan), seeds)
         beside = [told(one, f"  {task.peer}") for one in peers]
         return [told(one, below(task, one)) for one in plans], beside
 
@@ -385,7 +410,9 @@ def main() -> None:
     parser.add_argument("--budget", type=int, metavar="STEPS", help="instead of each task's own")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run directories here, and use what is there")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there too, after each task")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="add a line for each seed to this file")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="keep a line for each seed in this file, and use them"
+    )
     parser.add_argument("--report", type=Path, metavar="FILE", help="run nothing: the statistics of this record")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="of a report: draw performance profiles there")
     options = parser.parse_args()
@@ -401,11 +428,9 @@ def main() -> None:
     rows, passed = [[*HEADER, "published", "passed"]], True
     with nullcontext(options.keep) if options.keep else tempfile.TemporaryDirectory() as folder, CHILDREN:
         chosen, seeds = chosen_of(options), range(options.seed, options.seed + options.seeds)
-        print(core_hours(chosen, seeds, Path(folder)), flush=True)
+        print(core_hours(chosen, seeds, Path(folder), options.record), flush=True)
         for name, task in chosen.items():
-            outcomes, peers = run_task(name, task, seeds, options.jobs, Path(folder) / name)
-            if options.record:
-                record(options.record, name, task, outcomes, peers)
+            outcomes, peers = run_task(name, task, seeds, options.jobs, Path(folder) / name, options.record)
             task = beside_peer(task, peers) if peers else task
             rows.append(row(name, task, outcomes))
             passed &= passes(task, outcomes)

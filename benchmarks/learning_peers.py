@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -28,13 +27,18 @@ class Learned(NamedTuple):
     seconds: float
 
 
-def sb3_sac(task: Task, seed: int, episodes: int) -> Learned:
-    """Its SAC; what is not named here is a default of both: networks, rates, batches, an update for each step."""
-    from stable_baselines3 import SAC
+def sb3(task: Task, seed: int, episodes: int) -> Learned:
+    """Stable-Baselines3's SAC, or sb3-contrib's TQC or CrossQ; what is not named here is a default of both sides."""
+    import sb3_contrib
+    import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    model = SAC("MlpPolicy", task.env, learning_starts=10_000, seed=seed, device="cpu")
+    algorithm = {"sac": stable_baselines3.SAC, "tqc": sb3_contrib.TQC, "crossq": sb3_contrib.CrossQ}[task.plan]
+    model = algorithm(
+        *("MlpPolicy", task.env),
+        **{"learning_starts": 10_000, "policy_kwargs": {"net_arch": [256, 256]}, "seed": seed, "device": "cpu"},
+    )
     started = perf_counter()
     model.learn(task.budget)
     seconds = perf_counter() - started
@@ -44,7 +48,7 @@ def sb3_sac(task: Task, seed: int, episodes: int) -> Learned:
 
 
 #: Who learns it besides, by task.
-PEERS: dict[str, Callable[[Task, int, int], Learned]] = {"sac-halfcheetah": sb3_sac}
+PEERS = {f"{plan}-halfcheetah": sb3 for plan in ("sac", "tqc", "crossq")}
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
+from torch import nn
 
 #: The mean return of 1,000 episodes of random actions.
 RANDOM = {"CartPole-v1": 22.2, "Acrobot-v1": -499.1, "MountainCar-v0": -200.0, "Pendulum-v1": -1_230.7}
@@ -51,6 +53,24 @@ def pendulum_in_other_units() -> gymnasium.Env[Any, Any]:
     space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     scaled = gymnasium.wrappers.TransformObservation(env, lambda obs: obs * factor, space)
     return gymnasium.wrappers.TransformReward(scaled, lambda reward: 100 * float(reward))
+
+
+class Planes(nn.Module):
+    """The convolution that the authors of MinAtar took for its planes `[B, 10, 10, channels]`; 128 units follow.
+
+    Source: Young & Tian 2019, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible Reinforcement Learning
+    Experiments"; there with other activations.
+    """
+
+    features = 16 * 8 * 8
+
+    def __init__(self, space: gymnasium.spaces.Box) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(space.shape[2], 16, 3), nn.ReLU(), nn.Flatten())
+
+    def forward(self, planes: torch.Tensor) -> torch.Tensor:
+        encoded: torch.Tensor = self.layers(planes.float().permute(0, 3, 1, 2))
+        return encoded
 
 
 #: Settings of PPO for Pendulum-v1: a shorter horizon, fragments longer than its episodes, no gradient clipping. They,
@@ -104,13 +124,16 @@ DISCRETE = (
     "--set learning_rate=1e-3 --set grad_clip=10 --set n_step=3 --set target_every=100 --set tau=1 "
     f"--set gamma=0.995 --set normalize_obs=true {NUMPY}"
 )
-#: Of SAC beside Stable-Baselines3: RL-Zoo's, which are the defaults of both, but for how long they act at random.
+#: Of SAC, TQC and CrossQ beside Stable-Baselines3 and sb3-contrib: RL-Zoo's, which are the defaults of both sides, but
+#: for how long they act at random, and for CrossQ's critics, which are as wide as the others'.
 CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 --set eval_every=25000 --set eval_episodes=10 {NUMPY}"
-#: Of PPO for MinAtar: what Schulman et al. 2017 have for Atari; nothing was tuned. Ten core-hours are 15 such runs.
+#: Of PPO for MinAtar: what Schulman et al. 2017 have for Atari, with the network and the frames of MinAtar's authors;
+#: nothing was tuned. Four core-hours are 15 such runs.
 ARCADE = (
     "--env-arg use_minimal_action_set=true --envs 8 --set fragment_steps=128 --set train_batch_size=1024 "
     "--set minibatch_size=256 --set num_sgd_iter=3 --set learning_rate=2.5e-4 --set gamma=0.99 --set lam=0.95 "
-    "--set clip=0.1 --set entropy_coef=0.01 --set value_coef=1"
+    "--set clip=0.1 --set entropy_coef=0.01 --set value_coef=1 --set network=learning_tasks:Planes --set hidden=[128] "
+    "--set eval_every=1000000"
 )
 #: Environments of goals, whose mean return is the share of successes, and the settings of HER for plans without it: as
 #: many updates for each env step.
@@ -276,18 +299,28 @@ TASKS = {
     "droq-pendulum": Task("redq", -200, 4_000, "Pendulum-v1", f"{EAGER} --set critics=2 {DROQ}"),
     "mbpo-pendulum": Task("mbpo", -200, 4_000, "Pendulum-v1", IMAGINING),
     "sac-pendulum-often": Task("sac", -200, 20_000, "Pendulum-v1", f"{SMALL} {OFTEN}"),
+    "mbpo-inverted": Task("mbpo", 950, 4_000, "InvertedPendulum-v5", IMAGINING, extra="mujoco", seen=(0,)),
+    "sac-inverted": Task("sac", 950, 40_000, "InvertedPendulum-v5", f"{SMALL} {OFTEN}", extra="mujoco", seen=(0,)),
     "tqc-pendulum": Task("tqc", -200, 20_000, "Pendulum-v1", SMALL),
     "crossq-pendulum": Task("crossq", -200, 20_000, "Pendulum-v1", f"{SMALL} --set critic_hidden=[64,64]"),
     "td3-pendulum": Task("td3", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
-    "sac-halfcheetah": Task(
-        "sac", None, 100_000, "HalfCheetah-v5", CHEETAH, extra="mujoco", peer="stable-baselines3", pilot=36
-    ),
+    **{
+        f"{plan}-halfcheetah": Task(
+            *(plan, None, 100_000, "HalfCheetah-v5", CHEETAH),
+            **{"extra": "mujoco", "peer": peer, "seen": (), "pilot": pilot},
+        )
+        for plan, peer, pilot in (
+            ("sac", "stable-baselines3", 36.0),
+            ("tqc", "sb3-contrib", 36.0),
+            ("crossq", "sb3-contrib", 36.0),
+        )
+    },
     "sac-cartpole": Task("sac", 475, 50_000, settings=DISCRETE),
     **{
         f"ppo-minatar-{game}": Task(
-            *("ppo", None, 2_500_000, "minatar.gym:BaseEnv", f"--env-arg game={game} {ARCADE}"),
-            **{"extra": "minatar", "seen": (), "pilot": 1_100.0},
+            *("ppo", None, 5_000_000, "minatar.gym:BaseEnv", f"--env-arg game={game} {ARCADE}"),
+            **{"extra": "minatar", "seen": (), "pilot": 5_500.0},
         )
         for game in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
     },

@@ -250,9 +250,10 @@ def test_recorded_seeds_are_told_by_the_statistics_of_the_field(
     found = {"dqn-cartpole": [0.0] * 5 + [480.0, 490.0, 500.0], "ppo-cartpole": [0.0] * 5 + [100.0, 490.0, 500.0]}
     tasks = {name: learning.TASKS[name] for name in found}
     for name, scores in [*found.items(), *found.items()]:
-        outcomes = [learning.Outcome(seed, score, 1_000 * seed, 3_600.0) for seed, score in enumerate(scores)]
-        learning.record(file, name, tasks[name], outcomes, [])
-        learning.record(file, name, tasks[name]._replace(budget=1), outcomes[:1], [])
+        settings = learning.fingerprint(tasks[name])
+        for seed, score in enumerate(scores):
+            learning.record(file, name, settings, "flowrl", learning.Outcome(seed, score, 1_000 * seed, 3_600.0))
+        learning.record(file, name, "other", "flowrl", learning.Outcome(0, 0.0, 0, 3_600.0))
     assert len(learning.read_record(file)) == 18
     profile = tmp_path / "profile.svg"
     text = learning.report(file, tasks, profile)
@@ -264,11 +265,27 @@ def test_recorded_seeds_are_told_by_the_statistics_of_the_field(
     assert steps["dqn"]["probability"] == f"{7 / 9:.3f}"
     assert profile.exists()
     ended(tmp_path / "dqn-cartpole", [500.0, 500.0])
-    assert learning.core_hours(tasks, range(3), tmp_path) == "4 of 6 seeds are left: 4.00 core-hours"
+    assert learning.core_hours(tasks, range(3), tmp_path, None) == "4 of 6 seeds are left: 4.00 core-hours"
     tasks["dqn-cartpole"] = tasks["dqn-cartpole"]._replace(budget=2)
-    assert learning.core_hours(tasks, range(3), tmp_path) == (
+    assert learning.core_hours(tasks, range(3), tmp_path, None) == (
         "4 of 6 seeds are left: 3.00 core-hours, and those of dqn-cartpole, of which none is recorded"
     )
+    assert learning.core_hours(tasks, range(9), tmp_path, file).startswith("8 of 18 seeds are left: 1.00 core-hours")
+
+
+def test_seeds_that_are_recorded_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    learning, file = import_module("learning"), tmp_path / "record.csv"
+    settings = learning.fingerprint(learning.TASKS["dqn-cartpole"])
+    for seed in (3, 4):
+        learning.record(file, "dqn-cartpole", settings, "flowrl", learning.Outcome(seed, 480.0 + seed, 9_000, 7.5))
+    before = file.read_text()
+    text = printed("learning.py", "dqn-cartpole", "--seed", "3", "--seeds", "2", "--record", str(file))
+    assert "\n0 of 2 seeds are left: 0.00 core-hours\n" in text
+    assert re.findall(r"^ +\d +4\d\d.*$", text, re.MULTILINE) == [
+        f"   {seed}      {480 + seed}.0      9,000      7.5" for seed in (3, 4)
+    ]
+    assert file.read_text() == before
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(4_000.5, "yes"), (3_999.5, "NO")])

@@ -185,16 +185,23 @@ class Children:
         self._handling: AbstractContextManager[None] = handling(heard, self._handle)
 
     def run(self, arguments: Sequence[str], *, silent: bool = False) -> int | None:
-        """Run one process to its end and return the exit code; None if it was not started."""
+        """Run the command with these arguments to its end and return the exit code; None if it was not started."""
+        # Without a timeout: the waits inside a run have deadlines.
+        return self.run_command([sys.executable, "-c", COMMAND.format(path=sys.path), *arguments], silent=silent)
+
+    def run_command(self, command: Sequence[str], *, silent: bool = False, timeout: float | None = None) -> int | None:
+        """Run any process to its end, see `run`; after `timeout` seconds it is killed."""
         with self._lock:
             if self.stopping:
                 return None
-            command = [sys.executable, "-c", COMMAND.format(path=sys.path), *arguments]
             output = subprocess.DEVNULL if silent else None
             child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, start_new_session=True)
             self._running.add(child)
         try:
-            return child.wait()  # without a timeout: the waits inside a run have deadlines
+            return child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return child.wait()
         finally:
             with self._lock:
                 self._running.discard(child)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import attrs
 import gymnasium
@@ -18,11 +18,11 @@ from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import Distribution, MultiCategorical, Product, distribution, way_out
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import AllReduce, Learning
-from flowrl.policies.networks import Encoder, OneHotEncoder, encoder, follow
+from flowrl.policies.networks import Encoder, OneHotEncoder, encoder, follow, is_image
 from flowrl.policies.policy import Policy
 from flowrl.policies.recurrent import RECURRENT_REQUIRES, recurrent_rows
 from flowrl.policies.sampling import Array
-from flowrl.policies.world_model import TwoHot, WorldModel, balanced_kl, layers
+from flowrl.policies.world_model import FlatPixels, TwoHot, WorldModel, balanced_kl, layers
 from flowrl.returns import td_lambda
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import at_least_one, fraction, not_negative, scheduled, setting, sizes
@@ -73,7 +73,8 @@ class DreamerPolicy(Policy):
     Source: Hafner et al. 2025, "Mastering diverse control tasks through world models".
 
     Raises:
-        ConfigError: observations that need a network to become numbers, such as images, or that have an action mask;
+        ConfigError: observations that need a network to become numbers, such as images beside others, or that have an
+            action mask;
             no distribution fits the actions; see `Policy` too.
     """
 
@@ -85,6 +86,9 @@ class DreamerPolicy(Policy):
         memory_size: int = at_least_one(64, "units of the memory of the world model")
         latent_groups: int = at_least_one(8, "choices of a latent state")
         latent_classes: int = at_least_one(8, "values of each of them")
+        image_depth: int = at_least_one(
+            16, "channels of the first convolution of images; each next one has twice as many"
+        )
         bins: int = at_least_one(127, "bins of the distributions of rewards and values; an odd number")
         squash: bool = setting(False, "map continuous actions into their bounds by tanh instead of clipping")
         log_std: float = setting(0.0, "initial log standard deviation of continuous actions")
@@ -108,11 +112,14 @@ class DreamerPolicy(Policy):
         given = self.settings
         if isinstance(self.observation_space, spaces.Dict) and ACTION_MASK in self.observation_space.spaces:
             raise ConfigError("Dreamer imagines no action_mask: leave it out of the observations, or take muzero")
-        encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=given.network)
+        if is_image(self.observation_space) and given.network is None:
+            encoding: Encoder = FlatPixels(cast(spaces.Box, self.observation_space))
+        else:
+            encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=given.network)
         if list(encoding.parameters()):
             raise ConfigError(
                 f"Dreamer learns to reconstruct the numbers of observations, but a network makes those of "
-                f"{self.observation_space}: images and network=... are not supported"
+                f"{self.observation_space}: images beside other entries and network=... are not supported"
             )
         chosen = distribution(self.action_space, squash=given.squash, log_std=given.log_std)
         self.two_hot = TwoHot(given.bins, self.device)
@@ -124,6 +131,7 @@ class DreamerPolicy(Policy):
             given.latent_groups,
             given.latent_classes,
             given.bins,
+            given.image_depth,
         )
         self.model = DreamerNetwork(world, chosen, given.hidden, given.bins).to(self.device)
         self.target = copy.deepcopy(self.model.critic).requires_grad_(False)
@@ -197,7 +205,9 @@ class Dreaming:
         uniform = torch.from_numpy(noise[:, : world.groups]).float().to(policy.device)
         with torch.inference_mode():
             memory = policy.tensor(state)
-            latent = world.latent(memory, world.posterior_of(memory, world.seen(policy.tensor(obs))), uniform)
+            latent = world.latent(
+                memory, world.posterior_of(memory, world.look(world.seen(policy.tensor(obs)))), uniform
+            )
             given = model.actor(latent)
             action = chosen.sample(given, noise[:, world.groups :])[0] if self.explores else chosen.mode(given)
             after = world.advance(latent, torch.from_numpy(action).to(policy.device))
@@ -235,9 +245,10 @@ class WorldLearning(Learning):
         policy, world, given, counts = self.policy, self.policy.model.world, self.policy.settings, rows.mask
         steps, width = counts.shape
         flat = rows.obs.flat() if isinstance(rows.obs, Batch) else rows.obs.flatten(0, 1)
-        seen = world.seen(flat).reshape(steps, width, -1)
+        seen = world.seen(flat)
+        looked, seen = (each.unflatten(0, (steps, width)) for each in (world.look(seen), seen))
         empty = seen.new_zeros(width, world.units)  # memories in the buffer are of older weights
-        latents, q, after = world.unroll(seen, rows.action, empty, policy.uniform(steps, width, world.groups))
+        latents, q, after = world.unroll(looked, rows.action, empty, policy.uniform(steps, width, world.groups))
         latent, after, q = latents[counts], after[counts], q[counts]
         prior, posterior = balanced_kl(q, world.prior_of(latent[:, : world.units]), given.free_nats)
         parts = {

@@ -37,11 +37,10 @@ def encoder(
 ) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
-    Numbers are flattened, discrete values become one-hot vectors, images (uint8 with three axes) and planes (bool with
-    three axes, as MinAtar has them) pass convolutions, and the entries of a dictionary, each encoded like this, are
-    joined in the order of the space, without `action_mask`. With `normalize`, numbers pass a `Normalizer` first; `path`
-    holds the keys that lead to the space. A `network` replaces all of this, see
-    `flowrl.policies.networks.custom_encoder`.
+    Numbers are flattened, discrete values become one-hot vectors, images and planes pass convolutions, and the entries
+    of a dictionary, each encoded like this, are joined in the order of the space, without `action_mask`. With
+    `normalize`, numbers pass a `Normalizer` first; `path` holds the keys that lead to the space. A `network` replaces
+    all of this, see `flowrl.policies.networks.custom_encoder`.
 
     Raises:
         ConfigError: the space has no encoding, or the network does not fit.
@@ -55,8 +54,8 @@ def encoder(
         return DictEncoder(
             {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in parts.items()}
         )
-    if isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) == 3:
-        return ImageEncoder(space.shape, white=255 if space.dtype == np.uint8 else 1)
+    if is_image(space):
+        return ImageEncoder(cast(spaces.Box, space))
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         features = math.prod(space.shape)
         numbers = normalize and isinstance(space, spaces.Box)
@@ -157,20 +156,39 @@ class OneHotEncoder(Encoder):
         return forward
 
 
-class ImageEncoder(Encoder):
-    """Images, scaled to 0 .. 1 by what is `white`, through convolutions.
+def is_image(space: gymnasium.Space[Any]) -> bool:
+    """Whether observations are images (uint8 with three axes) or planes (bool with three axes, as MinAtar has them)."""
+    return isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) == 3
+
+
+class Pixels(nn.Module):
+    """Images or planes as numbers from 0 to 1, `[B, *shape]` with the shape channels, height, width.
 
     The axis with the fewest entries holds the channels, be it the first (stacked frames) or the last.
+    """
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__()
+        self.white = 255 if space.dtype == np.uint8 else 1
+        self.channels_last = space.shape[2] < space.shape[0]
+        self.shape = (space.shape[2], *space.shape[:2]) if self.channels_last else space.shape
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        pixels = obs.float() / self.white
+        return pixels.permute(0, 3, 1, 2) if self.channels_last else pixels
+
+
+class ImageEncoder(Encoder):
+    """Images through convolutions.
 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; images smaller than
     36 pixels pass two layers of 3 x 3 instead.
     """
 
-    def __init__(self, shape: tuple[int, ...], features: int = 256, *, white: int = 255) -> None:
+    def __init__(self, space: spaces.Box, features: int = 256) -> None:
         super().__init__()
-        self.white = white
-        self.channels_last = shape[2] < shape[0]
-        channels, *sides = (shape[2], *shape[:2]) if self.channels_last else shape
+        self.pixels = Pixels(space)
+        channels, *sides = self.pixels.shape
         layers: list[nn.Module]
         if min(sides) >= NATURE_SIDE:
             layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
@@ -184,8 +202,7 @@ class ImageEncoder(Encoder):
         self.features = features
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        pixels = obs.float() / self.white
-        encoded: torch.Tensor = self.layers(pixels.permute(0, 3, 1, 2) if self.channels_last else pixels)
+        encoded: torch.Tensor = self.layers(self.pixels(obs))
         return encoded
 
 

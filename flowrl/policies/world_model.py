@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from flowrl.errors import ConfigError
-from flowrl.policies.networks import Encoder, mlp
+from flowrl.policies.networks import Encoder, Pixels, mlp
 from flowrl.policies.sampling import Array
 
 #: The outermost bins of `TwoHot`, on the scale of `symlog`: e¹⁰ − 1 is 22,025.
 REACH = 10.0
+#: Images with fewer pixels a side are not made smaller by convolutions.
+SMALL_SIDE = 8
 
 
 def symlog(x: torch.Tensor) -> torch.Tensor:
@@ -95,13 +99,43 @@ def layers(before: int, hidden: Sequence[int], after: int, *, zeros: bool = Fals
     return mlp([before, *hidden], nn.SiLU, layer_norm=True).append(nn.SiLU()).append(last)
 
 
+class FlatPixels(Encoder):
+    """Images or planes as numbers from 0 to 1, `[B, channels · height · width]`."""
+
+    def __init__(self, space: spaces.Box) -> None:
+        super().__init__()
+        self.pixels = Pixels(space)
+        self.shape, self.features = self.pixels.shape, math.prod(space.shape)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        pixels: torch.Tensor = self.pixels(obs)
+        return pixels.flatten(1)
+
+
+def convolutions(shape: tuple[int, ...], depth: int) -> tuple[nn.Sequential, nn.Sequential, tuple[int, int, int]]:
+    """Layers from images `[B, *shape]` to small ones with more channels, layers back, and the shape of the small ones.
+
+    Each layer halves both sides, which have 8 pixels or more. The first one has `depth` channels, each further one
+    twice as many.
+    """
+    channels, height, width = shape
+    down, up = nn.Sequential(), nn.Sequential()
+    while min(height, width) >= SMALL_SIDE:
+        odd = height % 2, width % 2
+        down.extend([nn.Conv2d(channels, depth, 4, 2, 1), nn.SiLU()])
+        up = nn.Sequential(nn.SiLU(), nn.ConvTranspose2d(depth, channels, 4, 2, 1, odd), *up)
+        channels, depth, height, width = depth, 2 * depth, height // 2, width // 2
+    return down, up, (channels, height, width)
+
+
 class WorldModel(nn.Module):
     """A recurrent state-space model. A latent state is s = (h, z), a memory h and `groups` choices z of `classes`:
 
     h_t+1 = f(h_t, z_t, a_t)      posterior z_t ~ q(z | h_t, x_t)      prior z_t ~ p(z | h_t)
     x_t ≈ decoder(s_t)      reward_t, 1 − terminated_t from h_t+1, which knows s_t and a_t
 
-    x are the numbers of an observation, see `seen`. f is a GRU behind a layer. The probabilities of choices are mixed
+    x are the numbers of an observation, see `seen`, or the pixels of an image, which pass `convolutions` before q and
+    behind the decoder's layers. f is a GRU behind a layer. The probabilities of choices are mixed
     with 1 % uniform ones.
 
     Source: Hafner et al. 2025, "Mastering diverse control tasks through world models"; there rewards and ends
@@ -109,6 +143,7 @@ class WorldModel(nn.Module):
 
     Args:
         encoder: From observations to numbers, without weights of its own.
+        depth: Channels of the first convolution of images.
         actions: From stored actions `[B, ...]` to what the model reads of them.
     """
 
@@ -124,27 +159,37 @@ class WorldModel(nn.Module):
         groups: int,
         classes: int,
         bins: int,
+        depth: int,
     ) -> None:
         super().__init__()
         self.encoder, self.actions, self.units, self.groups, self.classes = encoder, actions, units, groups, classes
         choices = groups * classes
         self.register_buffer("each", torch.arange(classes), persistent=False)
         self.width = units + choices
-        self.posterior = layers(units + encoder.features, hidden, choices)
+        down, small = nn.Sequential(), encoder.features
+        if isinstance(encoder, FlatPixels):
+            down, up, shape = convolutions(encoder.shape, depth)
+            small = math.prod(shape)
+            down = nn.Sequential(nn.Unflatten(1, encoder.shape), *down, nn.Flatten())
+        self.look = down
+        self.posterior = layers(units + small, hidden, choices)
         self.prior = layers(units, hidden, choices)
         self.enter = mlp([choices + actions.features, *hidden], nn.SiLU, layer_norm=True).append(nn.SiLU())
         self.memory = nn.GRUCell(hidden[-1], units)
-        self.decoder = layers(self.width, hidden, encoder.features)
+        self.decoder = layers(self.width, hidden, small)
+        if isinstance(encoder, FlatPixels):
+            self.decoder.extend([nn.Unflatten(1, shape), *up, nn.Flatten()])
         self.reward = layers(units, hidden, bins, zeros=True)
         self.goes_on = layers(units, hidden, 1)
 
     def seen(self, obs: Any) -> torch.Tensor:
-        """The numbers x `[B, features]` of observations."""
-        return symlog(self.encoder(obs))
+        """The numbers x `[B, features]` of observations: pixels as they are, others on the scale of `symlog`."""
+        numbers: torch.Tensor = self.encoder(obs)
+        return numbers if isinstance(self.encoder, FlatPixels) else symlog(numbers)
 
-    def posterior_of(self, memory: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """The probabilities q `[B, groups, classes]`."""
-        return self._choices(self.posterior(torch.cat([memory, seen], -1)))
+    def posterior_of(self, memory: torch.Tensor, looked: torch.Tensor) -> torch.Tensor:
+        """The probabilities q `[B, groups, classes]`; what is `looked` at are numbers x that passed `look`."""
+        return self._choices(self.posterior(torch.cat([memory, looked], -1)))
 
     def prior_of(self, memory: torch.Tensor) -> torch.Tensor:
         """The probabilities p `[..., groups, classes]`."""
@@ -171,16 +216,17 @@ class WorldModel(nn.Module):
         return after
 
     def unroll(
-        self, seen: torch.Tensor, action: torch.Tensor, memory: torch.Tensor, uniform: torch.Tensor
+        self, looked: torch.Tensor, action: torch.Tensor, memory: torch.Tensor, uniform: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Latent states `[T, B, width]`, q `[T, B, groups, classes]`, and the memories after each step.
 
         Args:
-            seen: `[T, B, features]`. action: `[T, B, ...]`. memory: `[B, units]`, before the first step.
+            looked: `[T, B, ...]`, as for `posterior_of`. action: `[T, B, ...]`.
+            memory: `[B, units]`, before the first step.
             uniform: `[T, B, groups]`.
         """
         latents, posteriors, memories = [], [], []
-        for x, a, u in zip(seen, action, uniform):
+        for x, a, u in zip(looked, action, uniform):
             posteriors.append(self.posterior_of(memory, x))
             latents.append(self.latent(memory, posteriors[-1], u))
             memory = self.advance(latents[-1], a)
