@@ -112,20 +112,22 @@ class FlatPixels(Encoder):
         return pixels.flatten(1)
 
 
-def convolutions(shape: tuple[int, ...], depth: int) -> tuple[nn.Sequential, nn.Sequential, tuple[int, int, int]]:
-    """Layers from images `[B, *shape]` to small ones with more channels, layers back, and the shape of the small ones.
+def convolutions(shape: tuple[int, ...], depth: int) -> tuple[nn.Sequential, list[nn.Module], int]:
+    """Layers from flat images `[B, channels · height · width]` to `[B, features]`, layers back, and the features.
 
-    Each layer halves both sides, which have 8 pixels or more. The first one has `depth` channels, each further one
-    twice as many.
+    Each convolution halves both sides, as long as both have 8 pixels. The first one has `depth` channels, each further
+    one twice as many.
     """
     channels, height, width = shape
-    down, up = nn.Sequential(), nn.Sequential()
+    down: list[nn.Module] = []
+    up: list[nn.Module] = []
     while min(height, width) >= SMALL_SIDE:
         odd = height % 2, width % 2
-        down.extend([nn.Conv2d(channels, depth, 4, 2, 1), nn.SiLU()])
-        up = nn.Sequential(nn.SiLU(), nn.ConvTranspose2d(depth, channels, 4, 2, 1, odd), *up)
+        down += [nn.Conv2d(channels, depth, 4, 2, 1), nn.SiLU()]
+        up = [nn.SiLU(), nn.ConvTranspose2d(depth, channels, 4, 2, 1, odd), *up]
         channels, depth, height, width = depth, 2 * depth, height // 2, width // 2
-    return down, up, (channels, height, width)
+    back = [nn.Unflatten(-1, (channels, height, width)), *up, nn.Flatten()]
+    return nn.Sequential(nn.Unflatten(-1, shape), *down, nn.Flatten()), back, channels * height * width
 
 
 class WorldModel(nn.Module):
@@ -166,19 +168,15 @@ class WorldModel(nn.Module):
         choices = groups * classes
         self.register_buffer("each", torch.arange(classes), persistent=False)
         self.width = units + choices
-        down, small = nn.Sequential(), encoder.features
+        back: list[nn.Module] = []
+        self.look, numbers = nn.Sequential(), encoder.features
         if isinstance(encoder, FlatPixels):
-            down, up, shape = convolutions(encoder.shape, depth)
-            small = math.prod(shape)
-            down = nn.Sequential(nn.Unflatten(1, encoder.shape), *down, nn.Flatten())
-        self.look = down
-        self.posterior = layers(units + small, hidden, choices)
+            self.look, back, numbers = convolutions(encoder.shape, depth)
+        self.posterior = layers(units + numbers, hidden, choices)
         self.prior = layers(units, hidden, choices)
         self.enter = mlp([choices + actions.features, *hidden], nn.SiLU, layer_norm=True).append(nn.SiLU())
         self.memory = nn.GRUCell(hidden[-1], units)
-        self.decoder = layers(self.width, hidden, small)
-        if isinstance(encoder, FlatPixels):
-            self.decoder.extend([nn.Unflatten(1, shape), *up, nn.Flatten()])
+        self.decoder = layers(self.width, hidden, numbers).extend(back)
         self.reward = layers(units, hidden, bins, zeros=True)
         self.goes_on = layers(units, hidden, 1)
 

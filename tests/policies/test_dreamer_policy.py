@@ -91,15 +91,21 @@ def test_kl_losses_teach_one_side_each_and_nothing_below_the_free_nats() -> None
         assert moved.tolist() == [each > free for each in expected]
 
 
-@pytest.mark.parametrize("actions", ACTIONS, ids=str)
-def test_learning_unrolls_the_memory_that_acting_had(actions: Any) -> None:
+IMAGE = spaces.Box(0, 255, (3, 9, 12), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("actions", "space"), [*((actions, NUMBERS) for actions in ACTIONS), (ACTIONS[0], IMAGE)], ids=str
+)
+def test_learning_unrolls_the_memory_that_acting_had(actions: Any, space: spaces.Box) -> None:
     """Z6, T8: from an empty one where an episode begins, step by step, by the same uniform numbers."""
-    policy, draw = lively(actions=actions), np.random.default_rng(2)
+    policy, draw = lively(actions=actions, space=space), np.random.default_rng(2)
+    space.seed(2)
     mode, groups = policy.collect_mode, policy.model.world.groups
     state, rows = np.repeat(mode.initial_state(), 2, 0), []
     assert not state.any()
     for _ in range(4):
-        obs, noise = draw.normal(size=(2, 4)).astype(np.float32), draw.random((2, mode.draws))
+        obs, noise = np.stack([space.sample(), space.sample()]), draw.random((2, mode.draws))
         row = mode.act(obs, noise, 0, state)
         rows.append((obs, row["action"], noise[:, :groups].astype(np.float32), state))
         state = row["next_state"]
@@ -107,9 +113,46 @@ def test_learning_unrolls_the_memory_that_acting_had(actions: Any) -> None:
         assert all(actions.contains(np.asarray(each, actions.dtype)) for each in env_action)
     obs, action, uniform, states = (torch.from_numpy(np.stack(column)) for column in zip(*rows))
     world = policy.model.world
-    seen = world.seen(obs.flatten(0, 1)).unflatten(0, (4, 2))
-    _, _, after = world.unroll(seen, action, states[0], uniform)
+    looked = world.look(world.seen(obs.flatten(0, 1))).unflatten(0, (4, 2))
+    _, _, after = world.unroll(looked, action, states[0], uniform)
     torch.testing.assert_close(after, torch.cat([states[1:], torch.from_numpy(state)[None]]))
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 64), (9, 21, 3), (10, 10, 4), (5, 4, 2)], ids=str)
+def test_images_are_seen_as_small_ones_and_shown_in_their_size(shape: tuple[int, ...]) -> None:
+    """Numbers from 0 to 1, channels first; sides are halved as long as both have 8 pixels."""
+    space = spaces.Box(0, 255, shape, np.uint8)
+    space.seed(1)
+    world = small(space=space, image_depth=2).model.world
+    image = space.sample()
+    seen = world.seen(torch.from_numpy(image[None]))
+    first = image if shape[0] == 3 else image.transpose(2, 0, 1)
+    torch.testing.assert_close(seen[0], torch.from_numpy(first.ravel() / np.float32(255)))
+    channels, *sides = first.shape
+    halvings = 0
+    while min(sides) >= 8:
+        channels, halvings, sides = 2 * 2**halvings, halvings + 1, [side // 2 for side in sides]
+    assert world.look(seen).shape == (1, channels * math.prod(sides))
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in world.look) == halvings
+    assert world.decoder(normal(5, world.width)).shape == (5, image.size)
+
+
+def test_the_world_model_learns_what_an_image_shows() -> None:
+    """Each pixel in its place: three images, one pixel of each white."""
+    space = spaces.Box(0, 1, (8, 9, 2), np.bool_)
+    policy = small(space=space, hidden=(32,), image_depth=4, obs_coef=1.0, learning_rate=1e-2)
+    obs = np.zeros((4, 3, 8, 9, 2), bool)
+    obs[:, 0, 0, 8, 0] = obs[:, 1, 7, 0, 1] = obs[:, 2, 3, 4, 0] = True
+    batch = sequences(4, 3).replace(obs=obs, mask=np.ones((4, 3), bool))
+    for _ in range(100):
+        policy.world_mode.learn_from(batch)
+    learn, world = policy.world_mode, policy.model.world
+    rows = learn.tensors(learn.prepare(batch))
+    with torch.no_grad():
+        latent = learn.loss(rows)[1]["latent"]
+        shown, seen = world.decoder(latent), world.seen(rows.obs.flatten(0, 1))
+    assert (shown.argmax(1) == seen.argmax(1)).sum() >= 11  # of 12: a hundredth of all choices is drawn at random
+    assert torch.equal(seen, torch.from_numpy(obs.transpose(0, 1, 4, 2, 3).reshape(12, -1)).float())
 
 
 def test_the_world_model_learns_from_steps_that_count_alone() -> None:
@@ -250,8 +293,9 @@ def test_a_new_critic_and_a_new_model_of_rewards_say_0() -> None:
 
 
 def test_what_it_cannot_imagine_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"images and network=\.\.\. are not supported"):
-        small(space=spaces.Box(0, 255, (8, 8, 3), np.uint8))
+    beside = spaces.Dict({"seen": NUMBERS, "image": spaces.Box(0, 255, (8, 8, 3), np.uint8)})
+    with pytest.raises(ConfigError, match=r"images beside other entries and network=\.\.\. are not supported"):
+        small(space=beside)
     masked = spaces.Dict({"seen": NUMBERS, "action_mask": spaces.MultiBinary(3)})
     with pytest.raises(ConfigError, match="Dreamer imagines no action_mask: leave it out"):
         small(space=masked, actions=spaces.Discrete(3))
