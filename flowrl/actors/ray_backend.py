@@ -234,6 +234,8 @@ class Cluster:
         return worker
 
     def put(self, value: Any) -> Any:
+        if not ray.is_initialized():  # `ray.put` would start another one, also where a process ends with an open run
+            raise WorkerDied("a value for workers", "Ray has ended")
         try:
             return ray.put(value)
         except TypeError as error:

@@ -9,14 +9,20 @@ from flowrl.plans import Dreamer
 from tests.plans.small import SMALL
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "tests.spaces_envs:Pictures"])
 def test_imagination_begins_in_every_step_that_the_world_model_learned_from(env: str) -> None:
-    """Z7, F11, F12: whatever the actions; without padding, and the last imagined step is there for its value alone."""
-    with Dreamer(**{**SMALL["dreamer"], "env": env}) as trainer:
+    """Z7, F11, F12: whatever the spaces; without padding, and the last imagined step is there for its value alone."""
+    numbers = not env.endswith("Pictures")
+    with Dreamer(**{**SMALL["dreamer"], "env": env, "normalize_obs": numbers}) as trainer:
         result = trainer.train(until={"env_steps": 200})
     assert result["model_updates"] == result["updates"] > 10
     assert result["imagined"] == 4 * result["sampled"]
     assert result["trained"] == 3 * result["sampled"]
+
+
+def test_images_are_not_normalized() -> None:
+    with pytest.raises(ConfigError, match="images are scaled and discrete .* already; leave normalize_obs=False"):
+        Dreamer(env="tests.spaces_envs:Pictures")
 
 
 def test_sequences_fit_into_the_buffer() -> None:
