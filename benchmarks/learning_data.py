@@ -40,6 +40,8 @@ RECIPES = {
     ),
     # Medium and expert, as D4RL mixes them.
     "pendulum": Recipe("sac", "Pendulum-v1", SAC, snapshots=((3_400, 50), (8_000, 50))),
+    # Of two action numbers; it learns soon.
+    "reacher": Recipe("sac", "Reacher-v5", SAC, snapshots=((1_500, 200), (8_000, 200))),
 }
 
 

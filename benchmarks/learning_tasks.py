@@ -371,6 +371,21 @@ TASKS = {
             ("td3_bc", -280, 8_000, "Pendulum-v1", "pendulum", ""),
         )
     },
+    # Of two action numbers; many critics in the place of CQL's penalty, with and without that of EDAC.
+    **{
+        f"{name}-reacher-data": Task(
+            *(plan, None, 8_000, "Reacher-v5", f"{OFFLINE} --set eval_every=8000 {more}"),
+            **{"extra": "mujoco", "data": "reacher", "seen": (0,)},
+        )
+        for name, plan, more in (
+            ("bc", "bc", ""),
+            ("iql", "iql", ""),
+            ("td3_bc", "td3_bc", ""),
+            ("cql", "cql", "--set learning_rate=3e-4"),
+            ("sac_n", "cql", "--set conservatism=0 --set critics=10"),
+            ("edac", "cql", "--set conservatism=0 --set critics=10 --set diversity=1"),
+        )
+    },
     "decision_transformer-pendulum-data": Task(
         "decision_transformer", -250, 3_000, "Pendulum-v1", ASKED, data="pendulum"
     ),
