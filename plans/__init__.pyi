@@ -744,6 +744,7 @@ class _Dreamer(_Settings, total=False):
     grad_clip: float | None
     hidden: Sequence[int]
     horizon: int
+    image_depth: int
     lam: float
     latent_classes: int
     latent_groups: int
