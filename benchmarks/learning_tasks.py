@@ -284,10 +284,11 @@ TASKS = {
     "muzero-noughts-random": Task("muzero", 1.0, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="random", draws=True),
     "muzero-noughts-perfect": Task("muzero", 0.9, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="perfect", draws=True),
     "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(0, 1, 2, 3, 10)),
-    "dreamer-cartpole": Task("dreamer", 475, 8_000, settings="--set eval_every=1000", seen=(0, 1, 10, 20, 40, 45)),
+    "dreamer-cartpole": Task("dreamer", 475, 8_000, settings="--set eval_every=1000", seen=(0, 1, 10, 20, 40)),
     "dreamer-minatar-breakout": Task(
         *("dreamer", None, 16_000, "minatar.gym:BaseEnv"),
-        "--env-arg game=breakout --env-arg use_minimal_action_set=true --set normalize_obs=false --set eval_every=4000",
+        "--env-arg game=breakout --env-arg use_minimal_action_set=true --set normalize_obs=false "
+        "--set entropy_coef=0.003 --set eval_every=4000",
         **{"extra": "minatar", "seen": (0,)},
     ),
     "r2d2-positions": Task("r2d2", 450, 200_000, POSITIONS, MEMORY),

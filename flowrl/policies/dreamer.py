@@ -99,7 +99,7 @@ class DreamerPolicy(Policy):
         dynamics_coef: float = not_negative(1.0, "weight of the loss of the prior", resume="fork")
         representation_coef: float = not_negative(0.1, "weight of the KL loss of the posterior", resume="fork")
         spread_decay: float = fraction(0.99, "decay of the mean of the spread of imagined returns", resume="fork")
-        entropy_coef: float = setting(3e-3, "weight of the entropy bonus", resume="fork")
+        entropy_coef: float = setting(3e-4, "weight of the entropy bonus", resume="fork")
         learning_rate: NumberOrSchedule = scheduled(2e-3, "learning rate of Adam")
         grad_clip: float | None = 100.0
 
