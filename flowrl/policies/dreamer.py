@@ -74,8 +74,7 @@ class DreamerPolicy(Policy):
 
     Raises:
         ConfigError: observations that need a network to become numbers, such as images beside others, or that have an
-            action mask;
-            no distribution fits the actions; see `Policy` too.
+            action mask; no distribution fits the actions; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
@@ -205,9 +204,8 @@ class Dreaming:
         uniform = torch.from_numpy(noise[:, : world.groups]).float().to(policy.device)
         with torch.inference_mode():
             memory = policy.tensor(state)
-            latent = world.latent(
-                memory, world.posterior_of(memory, world.look(world.seen(policy.tensor(obs)))), uniform
-            )
+            looked = world.look(world.seen(policy.tensor(obs)))
+            latent = world.latent(memory, world.posterior_of(memory, looked), uniform)
             given = model.actor(latent)
             action = chosen.sample(given, noise[:, world.groups :])[0] if self.explores else chosen.mode(given)
             after = world.advance(latent, torch.from_numpy(action).to(policy.device))

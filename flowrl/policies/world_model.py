@@ -136,17 +136,17 @@ class WorldModel(nn.Module):
     h_t+1 = f(h_t, z_t, a_t)      posterior z_t ~ q(z | h_t, x_t)      prior z_t ~ p(z | h_t)
     x_t ≈ decoder(s_t)      reward_t, 1 − terminated_t from h_t+1, which knows s_t and a_t
 
-    x are the numbers of an observation, see `seen`, or the pixels of an image, which pass `convolutions` before q and
-    behind the decoder's layers. f is a GRU behind a layer. The probabilities of choices are mixed
-    with 1 % uniform ones.
+    x are the numbers of an observation, see `seen`. Those of an image pass `convolutions` before q, and come from
+    others behind the decoder's layers. f is a GRU behind a layer. The probabilities of choices are mixed with 1 %
+    uniform ones.
 
     Source: Hafner et al. 2025, "Mastering diverse control tasks through world models"; there rewards and ends
     are predicted from s_t+1, so that they need the observation arrived in.
 
     Args:
         encoder: From observations to numbers, without weights of its own.
-        depth: Channels of the first convolution of images.
         actions: From stored actions `[B, ...]` to what the model reads of them.
+        depth: Channels of the first convolution of images.
     """
 
     UNIFORM = 0.01
