@@ -258,6 +258,12 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 
+SMALL["dreamer images"] = {
+    **SMALL["dreamer"],
+    "env": "tests.spaces_envs:Pictures",
+    "normalize_obs": False,
+    "image_depth": 2,
+}
 SMALL["muzero turns"] = {
     **SMALL["muzero"],
     "env": "flowrl:tic_tac_toe",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from flowrl.errors import ConfigError
@@ -9,11 +11,10 @@ from flowrl.plans import Dreamer
 from tests.plans.small import SMALL
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "tests.spaces_envs:Pictures"])
-def test_imagination_begins_in_every_step_that_the_world_model_learned_from(env: str) -> None:
+@pytest.mark.parametrize("settings", [{}, {"env": "Pendulum-v1"}, SMALL["dreamer images"]], ids=("", "box", "images"))
+def test_imagination_begins_in_every_step_that_the_world_model_learned_from(settings: dict[str, Any]) -> None:
     """Z7, F11, F12: whatever the spaces; without padding, and the last imagined step is there for its value alone."""
-    numbers = not env.endswith("Pictures")
-    with Dreamer(**{**SMALL["dreamer"], "env": env, "normalize_obs": numbers}) as trainer:
+    with Dreamer(**{**SMALL["dreamer"], **settings}) as trainer:
         result = trainer.train(until={"env_steps": 200})
     assert result["model_updates"] == result["updates"] > 10
     assert result["imagined"] == 4 * result["sampled"]
