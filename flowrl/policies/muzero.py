@@ -319,8 +319,9 @@ class MuZeroLearning(Learning):
         if not is_fragment(batch):
             raise SchemaError(f"{batch!r} cannot be unrolled: {self.requires['fragments']}")
         policy, given, (length, width) = self.policy, self.policy.settings, batch.shape[:2]
-        # A search goes on behind an end, with any action.
-        beyond = (policy.actions * policy.stream.uniform((length + given.unroll_steps, width))).astype(np.int64)
+        beyond = np.zeros((length + given.unroll_steps, width), np.int64)
+        if given.longest_game is not None:  # a search goes on behind an end; CartPole is learned sooner with one action
+            beyond[:] = policy.actions * policy.stream.uniform(beyond.shape)
         return unrolls(batch, given.unroll_steps, given.n_step, policy.discount, beyond)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
