@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -29,12 +30,10 @@ class Learned(NamedTuple):
 
 def sb3(task: Task, seed: int, episodes: int) -> Learned:
     """Stable-Baselines3's SAC, or sb3-contrib's TQC or CrossQ; what is not named here is a default of both sides."""
-    import sb3_contrib
-    import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    algorithm = {"sac": stable_baselines3.SAC, "tqc": sb3_contrib.TQC, "crossq": sb3_contrib.CrossQ}[task.plan]
+    algorithm = getattr(import_module(task.peer.replace("-", "_")), SB3[task.plan])
     model = algorithm(
         *("MlpPolicy", task.env),
         **{"learning_starts": 10_000, "policy_kwargs": {"net_arch": [256, 256]}, "seed": seed, "device": "cpu"},
@@ -47,8 +46,10 @@ def sb3(task: Task, seed: int, episodes: int) -> Learned:
     return Learned(float(np.mean(returns)), model.num_timesteps, seconds)
 
 
+#: Its names of the plans that have it as a peer.
+SB3 = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ"}
 #: Who learns it besides, by task.
-PEERS = {f"{plan}-halfcheetah": sb3 for plan in ("sac", "tqc", "crossq")}
+PEERS = {f"{plan}-halfcheetah": sb3 for plan in SB3}
 
 
 def main() -> None:
