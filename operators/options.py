@@ -155,16 +155,21 @@ class SequenceBufferSettings(BufferSettings):
     sequence_length: int = positive(16, "steps of a sequence")
     overlap: int = not_negative(8, "steps that two successive sequences share")
 
+    @property
+    def steps(self) -> int:
+        """Steps of a sequence with all that belongs to it."""
+        return self.sequence_length
+
     def __attrs_post_init__(self: Any) -> None:
         if not self.overlap < self.sequence_length:
             raise ConfigError(
                 f"overlap={self.overlap}: sequences of {self.sequence_length} steps overlap by 0 .. "
                 f"{self.sequence_length - 1}"
             )
-        if (of_each := self.buffer_size // self.num_envs) <= self.sequence_length:
+        if (of_each := self.buffer_size // self.num_envs) <= self.steps:
             raise ConfigError(
                 f"buffer_size={self.buffer_size} leaves {of_each} steps for each of {self.num_envs} environments: "
-                f"expected more than the {self.sequence_length} of a sequence"
+                f"expected more than the {self.steps} of a sequence"
             )
 
     def sequences(self, limiter: RateLimiter) -> SequenceReplayBuffer:

@@ -8,7 +8,6 @@ import attrs
 
 from flowrl.data import PrioritizedSequenceReplayBuffer
 from flowrl.engine.plan import Plan
-from flowrl.errors import ConfigError
 from flowrl.operators import (
     Concurrently,
     ParallelRollouts,
@@ -19,29 +18,35 @@ from flowrl.operators import (
     UpdatePriorities,
     UpdateTargetNetwork,
 )
-from flowrl.operators.options import NormalizedReplay, ReplaySettings
+from flowrl.operators.options import NormalizedReplay, ReplaySettings, SequenceBufferSettings
 from flowrl.policies import R2D2Policy
 from flowrl.policies.dqn import EpsilonSettings
 from flowrl.policies.r2d2 import SequenceSettings
 from flowrl.policies.recurrent import Cell, MemorySettings
 from flowrl.rollout import WorkerSet
-from flowrl.settings import fraction, not_negative, positive
+from flowrl.settings import fraction, not_negative
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = R2D2Policy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(SequenceSettings, MemorySettings, EpsilonSettings, ReplaySettings, NormalizedReplay, ActingConfig):
+class Config(
+    SequenceSettings,
+    MemorySettings,
+    EpsilonSettings,
+    SequenceBufferSettings,
+    ReplaySettings,
+    NormalizedReplay,
+    ActingConfig,
+):
     """Defaults that solve CartPole-v1 without velocities within 200 000 env steps. Rows are steps."""
 
     recurrent: Cell = "lstm"
     hidden: tuple[int, ...] = (64,)
-    sequence_length: int = positive(16, "steps of a sequence that the loss counts")
-    burn_in: int = not_negative(8, "steps before them that only warm up the recurrent state")
-    overlap: int = not_negative(8, "steps that two successive sequences share")
+    burn_in: int = not_negative(8, "steps before a sequence that only warm up the recurrent state")
     fragment_steps: int = 8
-    batch_size: int = positive(32, "sequences per update")
+    batch_size: int = 32
     buffer_size: int = 100_000
     replay_ratio: float = 32.0
     priority_alpha: float = fraction(0.9, "priority exponent alpha: 0 samples uniformly, 1 in proportion")
@@ -54,14 +59,7 @@ class Config(SequenceSettings, MemorySettings, EpsilonSettings, ReplaySettings, 
         """Steps of a sequence, burn-in included."""
         return self.burn_in + self.sequence_length
 
-    def __attrs_post_init__(self) -> None:
-        if (of_each := self.buffer_size // self.num_envs) <= self.steps:
-            raise ConfigError(
-                f"buffer_size={self.buffer_size} leaves {of_each} steps for each of {self.num_envs} environments: "
-                f"expected more than the {self.steps} of a sequence (burn_in + sequence_length)"
-            )
-
-    def sequences(self, capacity: int, **limited: Any) -> PrioritizedSequenceReplayBuffer:
+    def prioritized(self, capacity: int, **limited: Any) -> PrioritizedSequenceReplayBuffer:
         """A buffer of `capacity` steps that samples sequences by priority."""
         return PrioritizedSequenceReplayBuffer(
             capacity,
@@ -78,7 +76,7 @@ class Config(SequenceSettings, MemorySettings, EpsilonSettings, ReplaySettings, 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
     added = config.fragment_steps * config.num_envs * workers.num_agents()  # steps at once
-    buffer = config.sequences(config.buffer_size, limiter=config.limiter(config.batch_size * config.steps, added))
+    buffer = config.prioritized(config.buffer_size, limiter=config.limiter(config.batch_size * config.steps, added))
 
     # (1) Act, and store steps with the recurrent states before them.
     store = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps).for_each(StoreToReplay(buffer))

@@ -93,7 +93,7 @@ def test_unsequenced_data_is_refused_before_the_run() -> None:
     ("settings", "message"),
     [
         ({"buffer_size": 12}, "buffer_size=12 leaves 6 steps for each of 2 environments: expected more than the 6"),
-        ({"overlap": 4}, "overlap is 4: sequences of 4 steps overlap by 0 .. 3"),
+        ({"overlap": 4}, "overlap=4: sequences of 4 steps overlap by 0 .. 3"),
         ({"burn_in": -1}, "burn_in=-1"),
         ({"act_backend": "numpy"}, "no numpy form"),
         ({"env": "Pendulum-v1"}, "chooses among discrete actions"),
