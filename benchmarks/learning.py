@@ -31,16 +31,19 @@ from __future__ import annotations
 
 import argparse
 import csv
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -55,6 +58,7 @@ from flowrl.cli.scores import Scores, between, markdown
 from flowrl.cli.seeds import Children
 from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.rollout import NashConv, nash_conv, payoffs
+from flowrl.storage.files import write
 from flowrl.trainer.players import scripted
 from flowrl.trainer.progress import score_text
 
@@ -70,8 +74,8 @@ RECORD = Path(HERE) / "learning.csv"
 CHILDREN = Children()
 #: Seconds after which a peer's seed is given up.
 DEADLINE = 4 * 3600
-#: Seeds that run at a time make demonstrations once, and write to the record one by one.
-RECORDING, WRITING = Lock(), Lock()
+#: Seeds that run at a time make demonstrations once.
+RECORDING = Lock()
 #: What the last column of the table says of a task that is passed, and of one that is not.
 VERDICT = {True: "yes", False: "NO"}
 
@@ -147,11 +151,10 @@ def share_won(out: Path, task: Task) -> float:
 
 def run_peer(name: str, task: Task, folder: Path, seed: int) -> Outcome:
     """Let the task's peer learn it, or read what it came to."""
-    out = folder / f"{task.peer}-seed-{seed}.json"
+    out = peer_file(task, folder, seed)
     if not out.exists():
         options = ("--budget", f"{task.budget}", "--seed", f"{seed}", "--out", f"{out}")
-        command = [sys.executable, f"{HERE}/learning_peers.py", name, *options]
-        code = CHILDREN.run_command(command, silent=True, timeout=DEADLINE)
+        code = CHILDREN.run_script(f"{HERE}/learning_peers.py", [name, *options], silent=True, timeout=DEADLINE)
         if not out.exists():
             raise SystemExit(
                 f"seed {seed} of {task.peer} has not ended, exit code {code}; it begins anew the next time"
@@ -210,12 +213,23 @@ def read_record(file: Path) -> list[Recorded]:
 def record(file: Path, name: str, settings: str, by: str, one: Outcome) -> None:
     """Add a seed of a task with some settings to a record, in the place of an earlier line of its own."""
     line = Recorded(name, by, settings, *one)
-    with WRITING:
+    with claimed(file.parent):
         known = {each[:4]: each for each in read_record(file)}
         known[line[:4]] = line._replace(score=round(one.score, 4), seconds=round(one.seconds, 1))
-        with file.open("w", newline="") as lines:
-            writer = csv.writer(lines, lineterminator="\n")
-            writer.writerows([Recorded._fields, *(known[key] for key in sorted(known))])
+        text = StringIO()
+        csv.writer(text, lineterminator="\n").writerows([Recorded._fields, *(known[key] for key in sorted(known))])
+        write(file, text.getvalue())
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Whoever else writes a record there waits, in any thread or process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def lines_of(file: Path | None, name: str, settings: str) -> dict[tuple[str, int], Outcome]:
@@ -227,22 +241,34 @@ def lines_of(file: Path | None, name: str, settings: str) -> dict[tuple[str, int
 
 def core_hours(chosen: Mapping[str, Task], seeds: Sequence[int], folder: Path, file: Path | None) -> str:
     """How long the seeds will take that have not ended, by the seconds of recorded ones, or of a pilot."""
-    left, hours, unknown = 0, 0.0, []
+    left, whole, hours, unknown = 0, 0, 0.0, []
     for name, task in chosen.items():
-        done = lines_of(file, name, fingerprint(task))
-        new = [seed for seed in seeds if ("flowrl", seed) not in done]
-        more = sum(outcome_in(folder / name / f"seed-{seed}") not in ENDED for seed in new)
-        own = lines_of(RECORD, name, fingerprint(task))
-        each = [[own[key].seconds for key in own if key[0] == by] for by in ("flowrl", task.peer) if by]
-        if all(each):
-            hours += more * sum(map(interquartile_mean, each)) / 3600
-        elif task.pilot:
-            hours += more * task.budget / task.pilot / 3600
-        elif more:
-            unknown.append(name)
-        left += more
-    text = f"{left} of {len(chosen) * len(seeds)} seeds are left: {hours:.2f} core-hours"
+        done, own = (lines_of(each, name, fingerprint(task)) for each in (file, RECORD))
+        parties = [by for by in ("flowrl", task.peer) if by]
+        for by in parties:
+            more = sum((by, seed) not in done and not has_ended(task, folder / name, by, seed) for seed in seeds)
+            seconds = [one.seconds for (who, _), one in own.items() if who == by]
+            if seconds:
+                hours += more * interquartile_mean(seconds) / 3600
+            elif task.pilot:
+                hours += more * task.budget / task.pilot / len(parties) / 3600
+            elif more:
+                unknown.append(name)
+            left, whole = left + more, whole + len(seeds)
+    text = f"{left} of {whole} seeds are left: {hours:.2f} core-hours"
     return text + (f", and those of {', '.join(unknown)}, of which none is recorded" if unknown else "")
+
+
+def has_ended(task: Task, folder: Path, by: str, seed: int) -> bool:
+    """Whether a folder has what a seed of a task, or of its peer, came to."""
+    if by == "flowrl":
+        return outcome_in(folder / f"seed-{seed}") in ENDED
+    return peer_file(task, folder, seed).exists()
+
+
+def peer_file(task: Task, folder: Path, seed: int) -> Path:
+    """What the task's peer came to."""
+    return folder / f"{task.peer}-seed-{seed}.json"
 
 
 def claim(folder: Path, task: Task) -> None:
@@ -418,6 +444,8 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.tasks) - set(TASKS):
         parser.error(f"no task {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
+    if options.record and not options.record.parent.is_dir():
+        parser.error(f"--record {options.record}: there is no folder {options.record.parent}")
     if options.report:
         tables = report(options.report, chosen_of(options, installed=False), options.profile)
         if options.out:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -35,8 +36,8 @@ BAD_INPUT = 2
 #: The file in OUT with the arguments and the seeds.
 STARTED = "seeds.json"
 
-#: Runs the command in a new process with the same modules as this one, however this one was started.
-COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli.seeds import begin; begin()"
+#: Runs the command, or a script, in a new process with the same modules as this one, however this one was started.
+COMMAND = "import sys; sys.path[:] = {path!r}; from flowrl.cli.seeds import begin; begin({script!r})"
 
 
 @attrs.define
@@ -154,14 +155,17 @@ def arguments_of(ctx: click.Context, without: Sequence[str]) -> list[str]:
     return words
 
 
-def begin() -> None:
-    """Run the command as one of `Children`: its standard input is a pipe whose end of file says that they are gone."""
-    from flowrl.cli.main import main
-
+def begin(script: str | None) -> None:
+    """Run a script, or the command, as one of `Children`, whose end closes the pipe that is its standard input."""
     die_with(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    if script is not None:
+        runpy.run_path(script, run_name="__main__")
+        return
+    from flowrl.cli.main import main
+
     main()
 
 
@@ -187,13 +191,16 @@ class Children:
     def run(self, arguments: Sequence[str], *, silent: bool = False) -> int | None:
         """Run the command with these arguments to its end and return the exit code; None if it was not started."""
         # Without a timeout: the waits inside a run have deadlines.
-        return self.run_command([sys.executable, "-c", COMMAND.format(path=sys.path), *arguments], silent=silent)
+        return self.run_script(None, arguments, silent=silent, timeout=None)
 
-    def run_command(self, command: Sequence[str], *, silent: bool = False, timeout: float | None = None) -> int | None:
-        """Run any process to its end, see `run`; after `timeout` seconds it is killed."""
+    def run_script(
+        self, script: str | None, arguments: Sequence[str], *, silent: bool, timeout: float | None
+    ) -> int | None:
+        """Run a script of Python, or the command if it is None, see `run`; after `timeout` seconds it is killed."""
         with self._lock:
             if self.stopping:
                 return None
+            command = [sys.executable, "-c", COMMAND.format(path=sys.path, script=script), *arguments]
             output = subprocess.DEVNULL if silent else None
             child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, start_new_session=True)
             self._running.add(child)

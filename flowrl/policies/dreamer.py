@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 
 import attrs
 import gymnasium
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import nn
@@ -73,8 +74,8 @@ class DreamerPolicy(Policy):
     Source: Hafner et al. 2025, "Mastering diverse control tasks through world models".
 
     Raises:
-        ConfigError: observations that need a network to become numbers, such as images beside others, or that have an
-            action mask; no distribution fits the actions; see `Policy` too.
+        ConfigError: observations that need a network to become numbers, such as those in a dictionary, or that have an
+            action mask; images with other than three axes; no distribution fits the actions; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
@@ -111,14 +112,20 @@ class DreamerPolicy(Policy):
         given = self.settings
         if isinstance(self.observation_space, spaces.Dict) and ACTION_MASK in self.observation_space.spaces:
             raise ConfigError("Dreamer imagines no action_mask: leave it out of the observations, or take muzero")
-        if is_image(self.observation_space) and given.network is None:
-            encoding: Encoder = FlatPixels(cast(spaces.Box, self.observation_space))
+        space = self.observation_space
+        if isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) not in (1, 3):
+            raise ConfigError(
+                f"Dreamer's images have three axes, and {space} has {len(space.shape)}: keep or stack channels, as "
+                "GrayscaleObservation(keep_dim=True) and ReshapeObservation do"
+            )
+        if is_image(space) and given.network is None:
+            encoding: Encoder = FlatPixels(cast(spaces.Box, space))
         else:
-            encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=given.network)
+            encoding = encoder(space, normalize=self.normalize_obs, network=given.network)
         if list(encoding.parameters()):
             raise ConfigError(
                 f"Dreamer learns to reconstruct the numbers of observations, but a network makes those of "
-                f"{self.observation_space}: images beside other entries and network=... are not supported"
+                f"{space}: images in a dictionary and network=... are not supported"
             )
         chosen = distribution(self.action_space, squash=given.squash, log_std=given.log_std)
         self.two_hot = TwoHot(given.bins, self.device)

@@ -162,14 +162,14 @@ def is_image(space: gymnasium.Space[Any]) -> bool:
 
 
 class Pixels(nn.Module):
-    """Images or planes as numbers from 0 to 1, `[B, *shape]` with the shape channels, height, width.
+    """Images or planes as numbers from 0 to 1, the space's `high`, `[B, *shape]` with channels, height, width.
 
     The axis with the fewest entries holds the channels, be it the first (stacked frames) or the last.
     """
 
     def __init__(self, space: spaces.Box) -> None:
         super().__init__()
-        self.white = 255 if space.dtype == np.uint8 else 1
+        self.white = max(1, int(space.high.max()))
         self.channels_last = space.shape[2] < space.shape[0]
         self.shape = (space.shape[2], *space.shape[:2]) if self.channels_last else space.shape
 

@@ -221,7 +221,7 @@ class Policy(abc.ABC):
         if self.normalize_obs and not observed:
             raise ConfigError(
                 f"normalize_obs=True, but {self.observation_space} has no numbers to normalize: images are scaled "
-                "and discrete values are one-hot vectors already; leave normalize_obs=False"
+                "and discrete values are one-hot vectors already; set normalize_obs=False"
             )
         self.returns = Normalizer().to(self.device) if self.normalize_rewards else None
         if self.returns is not None:

@@ -304,10 +304,11 @@ def test_a_ray_of_ours_ends_with_the_last_who_needs_it(monkeypatch):
     """F15: the cores of this machine do not limit it; signals and the environment's variables stay as they were."""
     import ray
 
-    from flowrl.actors.ray_backend import end
+    from flowrl.actors.ray_backend import Cluster, end
 
     end()  # that of other tests
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")  # Ray sets it for good
     before = dict(os.environ)
     heard = signal.signal(signal.SIGTERM, lambda *_: None)
     ours = signal.getsignal(signal.SIGTERM)
@@ -319,6 +320,9 @@ def test_a_ray_of_ours_ends_with_the_last_who_needs_it(monkeypatch):
         with pytest.raises(ConfigError, match="other actors of this process are on a Ray at local"):
             _some(address="localhost:6379").start()
         assert _ask(first.members[0], "add", 1) == 2
+    assert not ray.is_initialized()
+    with pytest.raises(WorkerDied, match="Ray has ended"):
+        Cluster.put(first, 1)  # as a run does that is open when its process ends
     assert not ray.is_initialized()
     assert dict(os.environ) == before
     assert signal.signal(signal.SIGTERM, heard) is ours

@@ -22,7 +22,7 @@ def test_imagination_begins_in_every_step_that_the_world_model_learned_from(sett
 
 
 def test_images_are_not_normalized() -> None:
-    with pytest.raises(ConfigError, match=r"images are scaled and discrete .* already; leave normalize_obs=False"):
+    with pytest.raises(ConfigError, match=r"images are scaled and discrete .* already; set normalize_obs=False"):
         Dreamer(env="tests.spaces_envs:Pictures")
 
 

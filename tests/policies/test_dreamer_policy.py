@@ -121,13 +121,13 @@ def test_learning_unrolls_the_memory_that_acting_had(actions: Any, space: spaces
 @pytest.mark.parametrize("shape", [(3, 64, 64), (9, 21, 3), (10, 10, 4), (5, 4, 2)], ids=str)
 def test_images_are_seen_as_small_ones_and_shown_in_their_size(shape: tuple[int, ...]) -> None:
     """Numbers from 0 to 1, channels first; sides are halved as long as both have 8 pixels."""
-    space = spaces.Box(0, 255, shape, np.uint8)
+    space = spaces.Box(0, 10, shape, np.uint8)
     space.seed(1)
     world = small(space=space, image_depth=2).model.world
     image = space.sample()
     seen = world.seen(torch.from_numpy(image[None]))
     first = image if shape[0] == 3 else image.transpose(2, 0, 1)
-    torch.testing.assert_close(seen[0], torch.from_numpy(first.ravel() / np.float32(255)))
+    torch.testing.assert_close(seen[0], torch.from_numpy(first.ravel() / np.float32(10)))
     channels, *sides = first.shape
     halvings = 0
     while min(sides) >= 8:
@@ -294,8 +294,12 @@ def test_a_new_critic_and_a_new_model_of_rewards_say_0() -> None:
 
 def test_what_it_cannot_imagine_is_refused() -> None:
     beside = spaces.Dict({"seen": NUMBERS, "image": spaces.Box(0, 255, (8, 8, 3), np.uint8)})
-    with pytest.raises(ConfigError, match=r"images beside other entries and network=\.\.\. are not supported"):
+    with pytest.raises(ConfigError, match=r"images in a dictionary and network=\.\.\. are not supported"):
         small(space=beside)
+    with pytest.raises(
+        ConfigError, match=r"three axes, and Box\(0, 255, \(8, 8\), uint8\) has 2: keep or stack channels"
+    ):
+        small(space=spaces.Box(0, 255, (8, 8), np.uint8))
     masked = spaces.Dict({"seen": NUMBERS, "action_mask": spaces.MultiBinary(3)})
     with pytest.raises(ConfigError, match="Dreamer imagines no action_mask: leave it out"):
         small(space=masked, actions=spaces.Discrete(3))
