@@ -65,7 +65,7 @@ class Fork:
                 os._exit(code)
         os.close(theirs)
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def send_signal(self, number: int) -> None:
