@@ -162,9 +162,10 @@ def is_image(space: gymnasium.Space[Any]) -> bool:
 
 
 class Pixels(nn.Module):
-    """Images or planes as numbers from 0 to 1, the space's `high`, `[B, *shape]` with channels, height, width.
+    """Images or planes `[B, ...]` as numbers `[B, *shape]` from 0 to 1, which is the highest that the space allows.
 
-    The axis with the fewest entries holds the channels, be it the first (stacked frames) or the last.
+    The shape is channels, height, width. The axis with the fewest entries holds the channels, be it the first (stacked
+    frames) or the last.
     """
 
     def __init__(self, space: spaces.Box) -> None:
