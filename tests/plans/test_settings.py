@@ -56,8 +56,12 @@ ONE_NUMBER = {"cql": ["diversity"]}
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.
 LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100, "priority_beta_steps": 100}
 
-#: Where settings show that do nothing in CartPole-v1 with one group of environments.
-PLACES: list[Settings] = [{"env": "Pendulum-v1", "agents": {}}, {"env_groups": 2, "envs_per_worker": 4}]
+#: Where settings show that do nothing in CartPole-v1 with one group of environments, or with another memory.
+PLACES: list[Settings] = [
+    {"env": "Pendulum-v1", "agents": {}},
+    {"env_groups": 2, "envs_per_worker": 4},
+    {"recurrent": "gtrxl", "memory_size": 8},
+]
 
 #: Who learns where, and how long: see test_async_plans.py, test_on_policy_plans.py and tests/trainer/test_offline.py.
 NOT_LEARNED = {
