@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import torch
 from torch import nn
+
+from flowrl.policies.networks import Pixels
 
 #: The mean return of 1,000 episodes of random actions.
 RANDOM = {"CartPole-v1": 22.2, "Acrobot-v1": -499.1, "MountainCar-v0": -200.0, "Pendulum-v1": -1_230.7}
@@ -55,7 +56,7 @@ def pendulum_in_other_units() -> gymnasium.Env[Any, Any]:
     return gymnasium.wrappers.TransformReward(scaled, lambda reward: 100 * float(reward))
 
 
-class Planes(nn.Module):
+class Planes(nn.Sequential):
     """The convolution that the authors of MinAtar took for its planes `[B, 10, 10, channels]`; 128 units follow.
 
     Source: Young & Tian 2019, "MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible Reinforcement Learning
@@ -65,12 +66,7 @@ class Planes(nn.Module):
     features = 16 * 8 * 8
 
     def __init__(self, space: gymnasium.spaces.Box) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(space.shape[2], 16, 3), nn.ReLU(), nn.Flatten())
-
-    def forward(self, planes: torch.Tensor) -> torch.Tensor:
-        encoded: torch.Tensor = self.layers(planes.float().permute(0, 3, 1, 2))
-        return encoded
+        super().__init__(Pixels(space), nn.Conv2d(space.shape[2], 16, 3), nn.ReLU(), nn.Flatten())
 
 
 #: Settings of PPO for Pendulum-v1: a shorter horizon, fragments longer than its episodes, no gradient clipping. They,
@@ -318,8 +314,8 @@ TASKS = {
         )
         for plan, peer, pilot in (
             ("sac", "stable-baselines3", 36.0),
-            ("tqc", "sb3-contrib", 36.0),
-            ("crossq", "sb3-contrib", 36.0),
+            ("tqc", "sb3-contrib", 24.0),
+            ("crossq", "sb3-contrib", 26.0),
         )
     },
     "sac-cartpole": Task("sac", 475, 50_000, settings=DISCRETE),

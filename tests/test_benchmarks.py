@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -286,6 +287,31 @@ def test_seeds_that_are_recorded_are_not_run_again(tmp_path: Path, monkeypatch: 
         f"   {seed}      {480 + seed}.0      9,000      7.5" for seed in (3, 4)
     ]
     assert file.read_text() == before
+    assert not printed("learning.py", "--record", str(tmp_path / "none" / "record.csv"), code=2)  # before any seed
+
+
+def test_a_record_has_the_seeds_of_all_who_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    learning, file = import_module("learning"), tmp_path / "record.csv"
+
+    def write(seed: int) -> None:
+        learning.record(file, "dqn-cartpole", "settings", "flowrl", learning.Outcome(seed, 480.0, 9_000, 7.5))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(40)))
+    assert [line.seed for line in learning.read_record(file)] == list(range(40))
+
+
+def test_a_seed_of_a_peer_is_left_until_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    learning = import_module("learning")
+    monkeypatch.setattr(learning, "RECORD", tmp_path / "record.csv")
+    chosen = {"tqc-halfcheetah": learning.TASKS["tqc-halfcheetah"]}
+    kept = tmp_path / "tqc-halfcheetah"
+    kept.mkdir()
+    assert learning.core_hours(chosen, [0], tmp_path, None).startswith("2 of 2 seeds are left: 1.16")
+    (kept / "sb3-contrib-seed-0.json").touch()
+    assert learning.core_hours(chosen, [0], tmp_path, None).startswith("1 of 2 seeds are left: 0.58")
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(4_000.5, "yes"), (3_999.5, "NO")])

@@ -320,7 +320,7 @@ class MuZeroLearning(Learning):
             raise SchemaError(f"{batch!r} cannot be unrolled: {self.requires['fragments']}")
         policy, given, (length, width) = self.policy, self.policy.settings, batch.shape[:2]
         beyond = np.zeros((length + given.unroll_steps, width), np.int64)
-        if given.longest_game is not None:  # a search goes on behind an end; CartPole is learned sooner with one action
+        if given.longest_game is not None:  # a search in a game goes on behind its end, with any action
             beyond[:] = policy.actions * policy.stream.uniform(beyond.shape)
         return unrolls(batch, given.unroll_steps, given.n_step, policy.discount, beyond)
 
