@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowrl.cli import seeds
-from flowrl.cli.seeds import summarise
+from flowrl.cli.seeds import Children, summarise
 from flowrl.cli.statistics import interquartile_mean, interval
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 from tests.forked import DEVNULL, PIPE, Python, execute
@@ -216,6 +216,12 @@ def test_no_seed_outlives_the_command(child: Callable[..., Python], folder: Path
     started.kill()
     assert select.select([watched], [], [], DEADLINE)[0], "the seed has ended"
     os.close(watched)
+
+
+def test_a_script_beyond_its_deadline_is_killed(folder: Path) -> None:
+    (folder / "stuck.py").write_text("import signal\n\nsignal.pause()\n")
+    with Children() as children:
+        assert children.run_script("stuck.py", [], silent=True, timeout=0.5) == -signal.SIGKILL
 
 
 # -- the summary, of seeds as they may end
