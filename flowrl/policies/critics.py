@@ -105,8 +105,9 @@ class Critics(nn.Module):
         return values if action is None else values.squeeze(2)
 
     def slopes(self, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """∂Qₖ/∂a `[k, B, size]` of actions `[B, size]`; gradients flow through it to the weights."""
-        x = torch.cat([features, action.clone().requires_grad_()], 1).expand(self.k, -1, -1).contiguous()
+        """∂Qₖ/∂a `[k, B, size]` of actions `[B, ...]`; gradients flow through it to the weights."""
+        flat = action.reshape(len(action), self.size).clone().requires_grad_()
+        x = torch.cat([features, flat], 1).expand(self.k, -1, -1).contiguous()
         (found,) = torch.autograd.grad(self._values(x, False, ALL).sum(), x, create_graph=True)
         return found[..., -self.size :]
 

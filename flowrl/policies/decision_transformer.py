@@ -224,5 +224,5 @@ class DecisionTransformerLearning(Learning):
         if isinstance(choosing, DiscreteChoice):
             loss = -choosing.logp(given, action).mean()
         else:
-            loss = nn.functional.mse_loss(given.tanh(), action.flatten(1))
+            loss = nn.functional.mse_loss(given.tanh(), action.reshape(given.shape))
         return loss, {"loss": loss}

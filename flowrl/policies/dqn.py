@@ -218,8 +218,8 @@ class DQNLearning(Learning):
     def munchausen_target(self, rows: Batch) -> torch.Tensor:
         """Σₐ π(a | s_t) times the head's target for a reward of r + α [τ log π(a_tm1 | s_tm1)]₋₁⁰ − d τ log π(a | s_t).
 
-        π is the softmax of the target network's values / τ. For the mean this is eq. 1 of the source, for quantiles
-        its M-IQN, and for a categorical distribution the mixture over actions.
+        π is the softmax of the target network's values / τ, see `values_t`. For the mean this is eq. 1 of the source,
+        for quantiles its M-IQN, and for a categorical distribution the mixture over actions.
 
         Source: Vieillard et al. 2020, "Munchausen Reinforcement Learning".
         """
@@ -231,7 +231,7 @@ class DQNLearning(Learning):
 
         log_pi_tm1 = log_pi(policy.target(rows.obs, policy.noise()), rows.obs)
         outputs_t = policy.target(rows.next_obs, policy.noise(), values=False, **self.at_t(rows))
-        log_pi_t = log_pi(head(outputs_t), rows.next_obs)
+        log_pi_t = log_pi(self.values_t(rows.next_obs, outputs_t), rows.next_obs)
         bonus = policy.settings.munchausen * (tau * of_action(log_pi_tm1, rows.action.long())).clamp(-1, 0)
         pi_t = log_pi_t.exp()
         reward = (rows.reward.float() + bonus)[:, None] - rows.discount[:, None] * tau * log_pi_t
@@ -239,6 +239,10 @@ class DQNLearning(Learning):
         each = head.target(reward.flatten(), discount.flatten(), outputs_t.flatten(0, 1)).view_as(outputs_t)
         target: torch.Tensor = (pi_t.view(*pi_t.shape, *[1] * len(head.shape)) * each).sum(1)
         return target
+
+    def values_t(self, obs_t: Any, outputs_t: torch.Tensor) -> torch.Tensor:
+        """The target network's values `[B, A]` in `obs_t [B, ...]`, of which it has given `outputs_t [B, A, ...]`."""
+        return self.policy.model.head(outputs_t)
 
     def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
         """The target network's outputs `[B, ...]` for the best action in `obs_t [B, ...]`: see `best_action`."""

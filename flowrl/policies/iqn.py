@@ -122,3 +122,8 @@ class IQNLearning(DQNLearning):
     def at_t(self, rows: Batch) -> dict[str, torch.Tensor]:
         """See `DQNLearning.at_t`."""
         return {"levels": rows.next_levels}
+
+    def values_t(self, obs_t: Any, outputs_t: torch.Tensor) -> torch.Tensor:
+        """See `DQNLearning.values_t`; at the levels of acting, since those of targets are few and drawn."""
+        values: torch.Tensor = self.policy.target(obs_t, self.policy.noise())
+        return values

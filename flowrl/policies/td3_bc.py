@@ -46,5 +46,5 @@ class TD3BCLearning(TD3Learning):
     def actor_loss(self, rows: Batch, action: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """See `TD3Learning.actor_loss`."""
         scale = self.policy.settings.value_weight / value.detach().abs().mean().clamp(min=1e-6)
-        loss: torch.Tensor = (action - rows.action).square().mean(1) - scale * value
+        loss: torch.Tensor = (action - rows.action.reshape(action.shape)).square().mean(1) - scale * value
         return loss

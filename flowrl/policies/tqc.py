@@ -20,7 +20,7 @@ class TQCPolicy(SACPolicy):
     """A `SACPolicy` for continuous actions with truncated quantile critics; see `TQCLearning`.
 
     Raises:
-        ConfigError: all quantiles are dropped; see `SACPolicy` too.
+        ConfigError: all quantiles are dropped, or there is only one; see `SACPolicy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
@@ -34,6 +34,8 @@ class TQCPolicy(SACPolicy):
 
     def _choosing(self) -> ActionHead:
         given = self.settings
+        if given.quantiles == 1:
+            raise ConfigError("quantiles=1: expected at least 2; critics of one number each are those of SAC")
         if given.dropped_quantiles >= given.quantiles:
             raise ConfigError(
                 f"dropped_quantiles={given.dropped_quantiles} of quantiles={given.quantiles}: nothing is left to learn "

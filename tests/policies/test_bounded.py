@@ -11,10 +11,30 @@ from gymnasium import spaces
 from torch import distributions as d
 
 from flowrl.errors import ConfigError
+from flowrl.policies import (
+    BCPolicy,
+    CQLPolicy,
+    CrossQPolicy,
+    IQLPolicy,
+    MARWILPolicy,
+    REDQPolicy,
+    SACPolicy,
+    TD3BCPolicy,
+    TD3Policy,
+    TQCPolicy,
+)
 from flowrl.policies.distributions import Bounded, DiscreteChoice, NoisyChoice, SquashedChoice
+from tests.policies.plain import rows
 
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 3], np.float32))
 MATRIX = spaces.Box(-1, 1, (2, 2), np.float32)
+#: Policies that learn from rows of such actions, and settings of them.
+LEARNERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    **{kind.__name__: (kind, {}) for kind in (BCPolicy, IQLPolicy, MARWILPolicy, SACPolicy, TQCPolicy, CrossQPolicy)},
+    **{kind.__name__: (kind, {"policy_delay": 1}) for kind in (REDQPolicy, TD3Policy, TD3BCPolicy)},
+    "CQLPolicy": (CQLPolicy, {}),
+    "EDAC": (CQLPolicy, {"conservatism": 0.0, "diversity": 0.7, "critics": 4}),
+}
 
 
 def noise(draws: int, rows: int = 50) -> np.ndarray:
@@ -117,3 +137,26 @@ def test_random_discrete_actions_are_uniform() -> None:
 def test_actions_that_have_no_scale_are_refused(space: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Bounded(space, "TD3")
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize(("shape", "flat"), [((2, 2), 4), ((), 1)])
+def test_what_is_learned_does_not_depend_on_how_the_numbers_are_laid_out(
+    name: str, shape: tuple[int, ...], flat: int
+) -> None:
+    """A2: the loss is that of the same numbers in one axis."""
+    kind, settings = LEARNERS[name]
+    if name == "EDAC" and flat == 1:
+        pytest.skip("it needs two numbers")
+
+    def loss(shape: tuple[int, ...]) -> float:
+        space = spaces.Box(-2, 2, shape, np.float32)
+        policy = kind(BOX, space, hidden=(8,), seed=3, device="cpu", **settings)
+        columns = rows(24, flat)
+        columns["obs"], columns["next_obs"] = (columns[key][:, :2] for key in ("obs", "next_obs"))
+        columns["action"] = columns["action"].reshape(24, *shape)
+        columns["return"] = columns["reward"]
+        learn = policy.learn_mode
+        return float(learn.loss(learn.over_minibatch(learn.tensors(learn.prepare(columns))))[0].detach())
+
+    assert loss(shape) == loss((flat,))

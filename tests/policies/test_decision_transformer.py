@@ -22,6 +22,7 @@ from flowrl.rollout import RolloutWorker
 from tests.offline_data import offline_data
 
 BOX, CHOICES = spaces.Box(-2, 2, (2,), np.float32), spaces.Discrete(3, start=1)
+NUMBER = spaces.Box(-2, 2, (), np.float32)
 OBSERVATIONS = spaces.Dict(at=spaces.Box(-1, 1, (3,), np.float32), where=spaces.Discrete(4, start=1))
 MASKED = spaces.Dict(at=OBSERVATIONS["at"], action_mask=spaces.MultiBinary(3))
 SMALL = {"units": 8, "layers": 2, "context": 4, "target_return": 30.0, "return_scale": 10.0, "device": "cpu"}
@@ -99,13 +100,15 @@ def test_no_output_reads_its_action_or_what_comes_later() -> None:
             assert seen.tolist() == [at < t + reach for at in range(len(slope))]
 
 
-@pytest.mark.parametrize("actions", [BOX, CHOICES], ids=["continuous", "discrete"])
+@pytest.mark.parametrize("actions", [BOX, NUMBER, CHOICES], ids=["continuous", "number", "discrete"])
 def test_the_loss_against_a_loop_over_sequences_without_padding(actions: Any) -> None:
     """A12, N6: the squared error, or the cross entropy, of each step; padding is neither seen nor counted."""
     policy, rng = made(actions), np.random.default_rng(0)
     batch = Batch(
         obs=Batch(at=rng.normal(size=(4, 6, 3)).astype(np.float32), where=rng.integers(1, 5, (4, 6))),
-        action=rng.integers(0, 3, (4, 6)) if actions is CHOICES else rng.normal(size=(4, 6, 2)).astype(np.float32),
+        action=rng.integers(0, 3, (4, 6))
+        if actions is CHOICES
+        else rng.normal(size=(4, 6, *actions.shape)).astype(np.float32),
         return_to_go=rng.normal(size=(4, 6)),
         t=rng.integers(0, 50, (4, 6)),
         mask=np.arange(4)[:, None] >= [0, 1, 2, 3, 0, 2],
@@ -117,7 +120,7 @@ def test_the_loss_against_a_loop_over_sequences_without_padding(actions: Any) ->
             if actions is CHOICES:
                 errors.append(-torch.log_softmax(given, 0)[action].item())
             else:
-                errors += (given.tanh() - action).square().tolist()
+                errors += (given.tanh() - action.flatten()).square().tolist()
     loss, _ = policy.learn_mode.loss(policy.learn_mode.tensors(policy.learn_mode.prepare(batch)))
     assert loss.item() == pytest.approx(sum(errors) / len(errors), rel=1e-4)
     policy.learn_mode.update(policy.learn_mode.tensors(batch))

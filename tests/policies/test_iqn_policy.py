@@ -86,6 +86,27 @@ def test_losses_and_priorities_of_rows_against_a_loop(double: bool) -> None:
     assert loss.item() == pytest.approx(np.mean(expected), rel=1e-4)
 
 
+def test_munchausen_targets_prefer_by_the_levels_of_acting() -> None:
+    """Q12: each row's target is the mean, by a policy that does not see which levels were drawn for it."""
+    policy, batch = make(munchausen=0.9, munchausen_temperature=0.2), transitions(16)
+    learn = policy.learn_mode
+    rows = learn.over_minibatch(learn.tensors(learn.prepare(batch)))
+
+    def log_pi(obs: torch.Tensor) -> list[float]:
+        q = policy.target(obs[None])[0]
+        scores = [float(torch.exp((each - q.max()) / 0.2)) for each in q]
+        return [math.log(score / sum(scores)) for score in scores]
+
+    with torch.no_grad():
+        for b, got in enumerate(learn.target(rows)):
+            next_obs = rows.next_obs[b : b + 1]
+            aims = policy.target(next_obs, values=False, levels=rows.next_levels[b : b + 1])[0]
+            reward = float(batch.reward[b]) + 0.9 * max(-1.0, 0.2 * log_pi(rows.obs[b])[batch.action[b]])
+            soft = [math.exp(each) * (aim - 0.2 * each) for each, aim in zip(log_pi(next_obs[0]), aims)]
+            wanted = reward + 0.99 * (not batch.terminated[b]) * sum(soft)
+            torch.testing.assert_close(got, torch.as_tensor(wanted).expand(4).float(), rtol=1e-4, atol=1e-5)
+
+
 def test_each_row_has_levels_of_its_own_from_the_saved_stream() -> None:
     """Q13, D6: drawn anew for each minibatch, over all of 0 .. 1; two policies of one state draw the same."""
     policy, other, rows = make(), make(seed=4), Batch(reward=torch.zeros(200))

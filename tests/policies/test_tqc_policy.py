@@ -65,5 +65,7 @@ def test_targets_leave_out_the_highest_quantiles_of_all_critics(weighted: bool) 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="dropped_quantiles=4 of quantiles=4: nothing is left"):
         make(dropped_quantiles=4)
+    with pytest.raises(ConfigError, match="quantiles=1: expected at least 2"):
+        make(quantiles=1, dropped_quantiles=0)
     with pytest.raises(ConfigError, match="TQC"):
         TQCPolicy(OBSERVATIONS, spaces.Discrete(2))
