@@ -21,7 +21,7 @@ from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import AllReduce, Learning
 from flowrl.policies.networks import Encoder, OneHotEncoder, encoder, follow, is_image
 from flowrl.policies.policy import Policy
-from flowrl.policies.recurrent import RECURRENT_REQUIRES, recurrent_rows
+from flowrl.policies.recurrent import OF_ONE_EPISODE, RECURRENT_REQUIRES, recurrent_rows
 from flowrl.policies.sampling import Array
 from flowrl.policies.world_model import FlatPixels, TwoHot, WorldModel, balanced_kl, layers
 from flowrl.returns import td_lambda
@@ -238,6 +238,7 @@ class WorldLearning(Learning):
     columns = ("obs", "action", "reward", "terminated", "mask")
     requires: ClassVar[dict[str, str]] = {
         **RECURRENT_REQUIRES,
+        **OF_ONE_EPISODE,
         **dict.fromkeys(("obs", "action", "reward", "terminated", "truncated"), ""),
     }
 

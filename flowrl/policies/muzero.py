@@ -21,6 +21,7 @@ from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import Encoder, actions_of, encoder, mlp
 from flowrl.policies.policy import Policy
 from flowrl.policies.r2d2 import rescaled, unscaled
+from flowrl.policies.recurrent import OF_ONE_EPISODE
 from flowrl.policies.sampling import Array, eps_greedy_sample
 from flowrl.policies.search import Imagined, Planned, gumbel_search
 from flowrl.returns import n_step
@@ -244,7 +245,7 @@ class MuZeroPolicy(Policy):
             )
 
     def reanalysed(self, obs: Any) -> dict[str, Array]:
-        """The columns of a search from observations `[N, ...]` with the newest weights, as acting adds them."""
+        """The columns that acting adds, of a search from observations `[N, ...]` with the newest weights, without noise."""
         return searched(self.plan(obs, self.settings.simulations))
 
 
@@ -299,9 +300,9 @@ class MuZeroLearning(Learning):
 
     zₜ = Σᵢ₌₀ʲ⁻¹ γⁱ rₜ₊ᵢ + γʲ ν_t+j
 
-    where ν is `search_value`. Behind a terminal state values and rewards are 0, in a game for two whatever the actions,
-    which are drawn uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing
-    is learned. Each step of the model halves the gradient.
+    where ν is `search_value`. Behind a terminal state values and rewards are 0 whatever the actions, which are drawn
+    uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing is learned. Each
+    step of the model halves the gradient, that of what is said of its own state too.
 
     Source: Schrittwieser et al. 2020, eq. 1 and appendix G; Danihelka et al. 2022, section 4, for the policy.
     """
@@ -310,6 +311,7 @@ class MuZeroLearning(Learning):
     columns: tuple[str, ...] = ("obs", "actions", "policies", "values", "rewards", "policy_counts", "counts")
     requires: ClassVar[dict[str, str]] = {
         "fragments": "MuZero unrolls steps in the order of time: draw them from a SequenceReplayBuffer",
+        **OF_ONE_EPISODE,
         **dict.fromkeys(("obs", "action", "reward", "terminated", "truncated"), ""),
         **dict.fromkeys(SEARCHED, "collect with a policy that searches"),
     }
@@ -319,9 +321,8 @@ class MuZeroLearning(Learning):
         if not is_fragment(batch):
             raise SchemaError(f"{batch!r} cannot be unrolled: {self.requires['fragments']}")
         policy, given, (length, width) = self.policy, self.policy.settings, batch.shape[:2]
-        beyond = np.zeros((length + given.unroll_steps, width), np.int64)
-        if given.longest_game is not None:  # a search in a game goes on behind its end, with any action
-            beyond[:] = policy.actions * policy.stream.uniform(beyond.shape)
+        # A search goes on behind an end, with any action.
+        beyond = (policy.actions * policy.stream.uniform((length + given.unroll_steps, width))).astype(np.int64)
         return unrolls(batch, given.unroll_steps, given.n_step, policy.discount, beyond)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -20,6 +20,7 @@ from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.recurrent import (
+    OF_ONE_EPISODE,
     RECURRENT_REQUIRES,
     Cell,
     RecurrentEncoder,
@@ -167,7 +168,7 @@ class R2D2Learning(Learning):
     optional = ("weight", STEP_DISCOUNT)
     requires: ClassVar[dict[str, str]] = {
         **RECURRENT_REQUIRES,
-        "sequences": "each of one episode: draw them from a SequenceReplayBuffer, or make them with Unroll",
+        **OF_ONE_EPISODE,
         **dict.fromkeys(("obs", "action", "reward", "terminated", "truncated", "next_obs"), ""),
     }
     reports_priority = True

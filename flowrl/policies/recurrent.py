@@ -31,6 +31,8 @@ RECURRENT_REQUIRES = {
     "fragments": "a recurrent policy unrolls steps in the order of time: keep them in fragments, or make sequences "
     "with Unroll, or draw them from a SequenceReplayBuffer",
 }
+#: The need of a learner that does not look for the beginnings of episodes.
+OF_ONE_EPISODE = {"sequences": "each of one episode: draw them from a SequenceReplayBuffer, or make them with Unroll"}
 
 
 @attrs.frozen(kw_only=True, slots=False)

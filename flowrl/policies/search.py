@@ -219,7 +219,7 @@ def gumbel_search(
         mixed = (value.take(row)[:, None] + total * mean) / (1.0 + total)
         q = np.where(tried, forest.value.take(row, 0), mixed)
         low, high = (q.min(1, keepdims=True), q.max(1, keepdims=True)) if extent is None else (-extent, extent)
-        scaled = (q - low) / np.maximum(high - low, TINY)
+        scaled = (q - low) / np.maximum(high - low, EQUAL)
         sigma = (visit_offset + visits.max(1, keepdims=True)) * q_scale * scaled
         return visits, q, sigma, softmax(own + sigma)
 
@@ -253,6 +253,8 @@ def gumbel_search(
 
 #: Keeps sums of probabilities that are 0 from being divided by.
 TINY = 1e-30
+#: Values that differ by less do so by rounding, which is not to be blown up to the whole scale; as in mctx.
+EQUAL = 1e-8
 
 
 def softmax(scores: Array) -> Array:

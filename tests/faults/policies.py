@@ -107,9 +107,9 @@ FAULTS = [
     Fault(
         "K4",
         "flowrl/policies/muzero.py",
-        "beyond[:] = policy.actions * policy",
-        "beyond[:] = 1 * policy",
-        MUZERO + "test_behind_the_end_of_a_game_the_model_meets_all_actions",
+        "beyond = (policy.actions * policy",
+        "beyond = (1 * policy",
+        MUZERO + "test_behind_an_end_the_model_meets_all_actions",
     ),
     Fault(
         "K4",

@@ -10,7 +10,7 @@ import pytest
 from flowrl.data import ReplayBuffer
 from flowrl.envs import make_env
 from flowrl.errors import ConfigError, PlanError, SchemaError
-from flowrl.operators import ParallelRollouts, Replay, StoreToReplay, TrainOneStep, Unroll
+from flowrl.operators import ParallelRollouts, Replay, StoreToReplay, TrainOneStep, TrainWorldModel, Unroll
 from flowrl.operators.concurrency import Concurrently
 from flowrl.plans import PPO, R2D2
 from flowrl.rollout import evaluate
@@ -70,23 +70,25 @@ def test_replay_has_room_for_every_seat_of_a_game(name: str) -> None:
 def not_in_sequences(name: str) -> Any:
     """A plan of the workers' policy with a buffer of single rows."""
     plan_file = load_plan_file(name)
-    workers, _ = plan_file.build(build_config(plan_file.Config, SMALL[{"ppo": "ppo recurrent"}.get(name, name)]))
+    settings = {**SMALL[{"ppo": "ppo recurrent"}.get(name, name)], "normalize_obs": False}
+    workers, _ = plan_file.build(build_config(plan_file.Config, settings))
     rollouts, buffer = ParallelRollouts(workers, steps=4), ReplayBuffer(100)
     replay = Replay(buffer, 4).for_each(TrainOneStep(workers))
     return workers, rollouts, Concurrently([rollouts.for_each(StoreToReplay(buffer)), replay])
 
 
 def test_unsequenced_data_is_refused_before_the_run() -> None:
-    """Rows for both; for R2D2 also fragments in which episodes follow one another."""
+    """Rows for all; for all but PPO also fragments in which episodes follow one another."""
     for name in ("ppo", "r2d2"):
         workers, _, plan = not_in_sequences(name)
         with workers, pytest.raises(PlanError, match="SequenceReplayBuffer"):
             plan.check()
-    workers, rollouts, _ = not_in_sequences("r2d2")
-    with workers:
-        with pytest.raises(PlanError, match="each of one episode"):
-            rollouts.for_each(TrainOneStep(workers)).check()
-        rollouts.for_each(Unroll(4)).for_each(TrainOneStep(workers)).check()
+    for name, train in (("r2d2", TrainOneStep), ("muzero", TrainOneStep), ("dreamer", TrainWorldModel)):
+        workers, rollouts, _ = not_in_sequences(name)
+        with workers:
+            with pytest.raises(PlanError, match="each of one episode"):
+                rollouts.for_each(train(workers)).check()
+            rollouts.for_each(Unroll(4)).for_each(train(workers)).check()
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,12 @@ def test_in_a_game_for_two_q_is_scaled_by_what_can_be_won(monkeypatch: pytest.Mo
     assert given == [3, None]
 
 
-def test_behind_the_end_of_a_game_the_model_meets_all_actions() -> None:
+@pytest.mark.parametrize("longest_game", [None, 9])
+def test_behind_an_end_the_model_meets_all_actions(longest_game: int | None) -> None:
     """K4: a search also goes on there, with any of them; other draws each time, the same ones for the same seed."""
     batch = sequences(np.random.default_rng(0), 7, 40)
     batch.terminated = batch.mask & ~np.vstack([batch.mask[1:], np.zeros((1, 40), bool)])
-    one, other = (small(seed=1, longest_game=9) for _ in range(2))
+    one, other = (small(seed=1, longest_game=longest_game) for _ in range(2))
     drawn = [one.learn_mode.prepare(batch) for _ in range(2)]
     beyond = drawn[0].policy_counts[:, :-1] == 0
     assert (np.bincount(drawn[0].actions[beyond], minlength=3) > 0.25 * beyond.sum()).all()

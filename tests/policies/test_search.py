@@ -165,6 +165,21 @@ def test_a_learned_model_is_searched_as_a_recursion_over_one_tree_does(
     assert not found.policy[~legal].any()
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.7])
+def test_values_that_are_equal_up_to_rounding_prefer_no_action(value: float) -> None:
+    """K3: what they differ by is not blown up to the whole scale."""
+
+    def look(latent: Array, reward: Array) -> Imagined:
+        return Imagined(latent, reward, np.zeros((len(latent), 3)), np.full(len(latent), value))
+
+    found = gumbel_search(
+        look(np.zeros((2, 1)), np.zeros(0)),
+        lambda latent, action: look(latent, np.zeros(len(latent))),
+        **{"simulations": 8, "discount": 1.0},
+    )
+    np.testing.assert_allclose(found.policy, 1 / 3, rtol=1e-5)
+
+
 def test_a_result_in_a_learned_model_does_not_depend_on_what_is_searched_beside_it() -> None:
     """K1: searched alone, in another order, or twice."""
     look, imagine = learned(4)
