@@ -14,7 +14,7 @@ policy = REDQPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(EnsembleSettings, REDQPolicy.Settings, sac.Config):
-    """Defaults as published: 20 updates of the critics per env step, and one of the actor."""
+    """20 updates of the critics per env step, and one of the actor, as published; else those of SAC."""
 
     critics: int = 10
     replay_ratio: float = 5_120.0

@@ -14,7 +14,7 @@ policy = TQCPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(EnsembleSettings, TQCPolicy.Settings, sac.Config):
-    """Defaults as published, but for fewer critics: their losses cost the square of the number."""
+    """Defaults as published, but for fewer and smaller critics: their losses cost the square of the number."""
 
 
 class TQC(Trainer):
