@@ -35,7 +35,8 @@ class HindsightRelabel:
 
     With n > 1 all rows are n-step transitions, like those of `NStep`; a relabeled window has one goal in all steps. It
     ends at its first success, at the latest where the goal was achieved: later steps did not pursue this goal (H1).
-    Where the episode ended but the new goal does not end it, the window counts as truncated.
+    Where the episode ended by its own goal and the new one does not end it, the window counts as truncated; a failure,
+    which ended it whatever the goal, is a termination of relabeled steps too.
 
     Args:
         reward, terminated: functions of (achieved_goal, desired_goal, info), `[B, ...]` each, to `[B]`: the
@@ -112,11 +113,21 @@ class HindsightRelabel:
         desired = np.broadcast_to(goal, achieved.shape)
         reward = _asked("reward", self.reward, achieved, desired)
         terminated = _asked("terminated", self.terminated, achieved, desired) != 0
+        terminated |= self._failed(table)[window]
         stops |= (achieved == desired).reshape(*window.shape, -1).all(-1)
         rows = self._transitions(table, window, reward, terminated, stops)
         for name in ("obs", "next_obs"):
             rows[name] = rows[name].replace(desired_goal=goal.astype(rows[name]["desired_goal"].dtype))
         return rows
+
+    def _failed(self, table: Batch) -> Array:
+        """Which rows of a table ended their episode although their own goal did not: whatever the goal, they end it."""
+        failed = np.asarray(table["terminated"] != 0)
+        if failed.any():
+            ended = table.select(["obs", "next_obs"])[failed][None]
+            goals = ended["next_obs"]["achieved_goal"], ended["obs"]["desired_goal"]
+            failed[failed] = _asked("terminated", self.terminated, *goals)[0] == 0
+        return failed
 
     def _drawn(self, steps: _Steps) -> Index:
         """For each step, the time of the step whose achieved goal it gets."""

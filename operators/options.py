@@ -253,6 +253,15 @@ class ImitationRewardSettings(DemonstrationSettings, RewardModelSettings):
     imitation_weight: float = not_negative(1.0, "weight of the discriminator's reward")
     demonstration_batch_size: int = positive(256, "demonstrated rows paired with each fragment")
 
+    def __attrs_post_init__(self: Any) -> None:
+        changed = [f"reward_scale={self.reward_scale}"] * (self.reward_scale != 1)
+        changed += ["normalize_rewards=True"] * self.normalize_rewards
+        if changed and not self.extrinsic_weight:
+            raise ConfigError(
+                f"{' and '.join(changed)} with extrinsic_weight=0: the environment's reward, which it changes, counts "
+                "for nothing; set imitation_weight to scale the discriminator's"
+            )
+
 
 @attrs.frozen(kw_only=True, slots=False)
 class DynamicsSettings(Settings):

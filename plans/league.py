@@ -89,7 +89,9 @@ class Config(PPOPolicy.Settings, PoolSettings, EarlyStoppingSettings, ActingConf
         mains, role = self.named(MAIN), self.role(learner)
         past = {main: Share(1 / len(mains), past=(main,), match_making=pfsp_variance) for main in mains}
         if role == MAIN_EXPLOITER:
-            return [Share(1 / len(mains), now=(main,), above=0.1, otherwise=past[main]) for main in mains]
+            always = {main: Share(1 / len(mains), now=(main,)) for main in mains}
+            easier = {main: attrs.evolve(past[main], otherwise=always[main]) for main in mains}  # if it has a past
+            return [attrs.evolve(always[main], above=0.1, otherwise=easier[main]) for main in mains]
         if role == LEAGUE_EXPLOITER:
             return [Share(1, past=("*",), match_making=pfsp_linear_capped, otherwise=Share(1, now=mains))]
         shares = [Share(self.pfsp, past=("*",), match_making=pfsp_squared)]

@@ -24,7 +24,7 @@ class Config(DemonstrationShareSettings, r2d2.Config):
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Store demonstrations first; then the plan of R2D2 draws a part of every batch from them."""
     data = demonstrations_in(config.demonstrations)
-    shown = config.prioritized(max(data.rows, config.steps + 1))
+    shown = config.prioritized(max(data.rows, data[0].shape[-1] * (config.steps + 1)))  # of each environment
 
     # (1) Recorded steps have no recurrent state of this policy: their sequences start from the initial state.
     recorded = Demonstrations(data, workers.policy, needs=TRANSITION)

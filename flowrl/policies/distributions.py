@@ -287,15 +287,16 @@ class SquashedGaussian(Gaussian):
 
     def __init__(self, space: spaces.Box, log_std: float = 0.0) -> None:
         super().__init__(space, log_std)
-        self.reach = (self.high - self.low) / 2
+        self.reach = np.where(self.high > self.low, (self.high - self.low) / 2, 1)  # a Box may have fixed numbers
         self.log_scale = float(np.log(self.reach).sum())
 
     def _logp(self, mean: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         return super()._logp(mean, action) - tanh_log_slope(action).sum(1) - self.log_scale
 
     def for_env(self, action: Array) -> Array:
-        scaled: Array = self.low + (np.tanh(action) + 1) * self.reach
-        return scaled
+        # Rounding must not leave the space.
+        inside: Array = np.clip(self.low + (np.tanh(action) + 1) * self.reach, self.low, self.high)
+        return inside
 
     def from_env(self, action: Array) -> Array:
         inside = np.clip((action - self.low) / self.reach - 1, -AT_BOUND, AT_BOUND)  # atanh of a bound is infinite
@@ -303,8 +304,8 @@ class SquashedGaussian(Gaussian):
         return drawn
 
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
-        low, reach = torch.from_numpy(self.low), torch.from_numpy(self.reach)
-        return low + (given.reshape(-1, *self.shape).tanh() + 1) * reach
+        low, high, reach = (torch.from_numpy(each) for each in (self.low, self.high, self.reach))
+        return (low + (given.reshape(-1, *self.shape).tanh() + 1) * reach).clamp(low, high)
 
     def in_numpy(self) -> Acting:
         return SquashedInNumpy(self)

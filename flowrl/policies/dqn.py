@@ -242,7 +242,8 @@ class DQNLearning(Learning):
 
     def values_t(self, obs_t: Any, outputs_t: torch.Tensor) -> torch.Tensor:
         """The target network's values `[B, A]` in `obs_t [B, ...]`, of which it has given `outputs_t [B, A, ...]`."""
-        return self.policy.model.head(outputs_t)
+        values: torch.Tensor = self.policy.model.head(outputs_t)
+        return values
 
     def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
         """The target network's outputs `[B, ...]` for the best action in `obs_t [B, ...]`: see `best_action`."""

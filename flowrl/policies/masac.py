@@ -11,7 +11,6 @@ from gymnasium import spaces
 from flowrl.data import Batch
 from flowrl.data.columns import STATE
 from flowrl.policies.critics import Critics
-from flowrl.policies.distributions import DiscreteChoice
 from flowrl.policies.masks import action_mask
 from flowrl.policies.networks import one_hot, part_encoder, without
 from flowrl.policies.qmix import TeamState, check_joint, team_size
@@ -88,8 +87,7 @@ class MASACLearning(DiscreteSACLearning):
         alpha, agents = model.log_temperature.detach().exp(), policy.agents
         with torch.no_grad():
             value_t = self._soft_values(rows.next_obs, rows.next_noise, policy.target, alpha)[0]
-        action = rows.action - policy.choosing.start if isinstance(policy.choosing, DiscreteChoice) else rows.action
-        taken = self._as_numbers(action)
+        taken = self._as_numbers(rows.action)
         q = self._judged(model.critics, rows.obs, taken)
         if policy.discrete:
             q = (q * taken.reshape(-1, policy.width)).sum(2)

@@ -245,7 +245,7 @@ class MuZeroPolicy(Policy):
             )
 
     def reanalysed(self, obs: Any) -> dict[str, Array]:
-        """The columns that acting adds, of a search from observations `[N, ...]` with the newest weights, without noise."""
+        """The columns that acting adds, of a search of `obs [N, ...]` with the newest weights, without noise."""
         return searched(self.plan(obs, self.settings.simulations))
 
 
@@ -301,8 +301,8 @@ class MuZeroLearning(Learning):
     zₜ = Σᵢ₌₀ʲ⁻¹ γⁱ rₜ₊ᵢ + γʲ ν_t+j
 
     where ν is `search_value`. Behind a terminal state values and rewards are 0 whatever the actions, which are drawn
-    uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing is learned. Each
-    step of the model halves the gradient, that of what is said of its own state too.
+    uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing is learned.
+    Each step of the model halves the gradient, that of what is said of its own state too.
 
     Source: Schrittwieser et al. 2020, eq. 1 and appendix G; Danihelka et al. 2022, section 4, for the policy.
     """

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium
+import numpy as np
 import torch
 from torch import nn
 
@@ -120,7 +121,8 @@ class GAIL(Discriminating):
     def _penalty(self, agent: Batch, shown: Batch) -> torch.Tensor:
         """The mean of ‖∇ₓ logit(x)‖² over points x between pairs of rows."""
         count = min(len(agent), len(shown))
-        one, other = self._input(agent[:count]), self._input(shown[:count])
+        apart = np.linspace(0, len(agent) - 1, count).astype(int)  # the agent's rows are in order of time
+        one, other = self._input(agent[apart]), self._input(shown[:count])
         share = torch.rand(count, 1).to(one.device)  # from the model's stream
         points = (share * one + (1 - share) * other).detach().requires_grad_()
         (slopes,) = torch.autograd.grad(self._judged(points).sum(), points, create_graph=True)

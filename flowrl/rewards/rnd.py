@@ -16,9 +16,9 @@ from flowrl.rewards.curiosity import Curiosity, squared_error
 class RND(Curiosity):
     """Random network distillation: reward = ‖f̂(s') − f(s')‖² / σ, of a fixed random network f and its predictor f̂.
 
-    s' is the observation arrived in, its numbers normalized by running statistics and clipped to ±5, and σ the running
-    deviation of the discounted sum of these errors. L = mean ‖f̂(s') − f(s')‖². Norms are mean squares over the width
-    of the outputs.
+    s' is the observation arrived in, its numbers, but not images, normalized by running statistics and clipped to ±5,
+    and σ the running deviation of the discounted sum of these errors. L = mean ‖f̂(s') − f(s')‖². Norms are mean squares
+    over the width of the outputs.
 
     Here the sum ends with the episode, and one value function serves both rewards; in the paper the novelty reward
     continues across episodes and has its own value function.

@@ -44,16 +44,17 @@ def never(achieved: Any, desired: Any, info: Any) -> Any:
     return np.zeros(len(achieved), bool)
 
 
-def with_goals(b: Batch) -> Batch:
-    """Each step achieves a goal of its own: its number; none desired is ever achieved."""
-    goals = {"desired_goal": np.full_like(b.reward[..., None], -1)}
+def with_goals(b: Batch, desired: dict[int, int] | None = None) -> Batch:
+    """Each step achieves a goal of its own: its number. What it desires is never achieved, unless it is said here."""
+    wanted = [(desired or {}).get(int(number), -1) for number in b.reward.flat]
+    goals = {"desired_goal": np.array(wanted, b.reward.dtype).reshape(*b.reward.shape, 1)}
     obs = Batch({"observation": b.obs, "achieved_goal": b.reward[..., None] - 1, **goals})
     return b.replace(obs=obs, next_obs={"observation": b.next_obs, "achieved_goal": b.reward[..., None], **goals})
 
 
-def whole(stream: Stream, size: int | None = None) -> list[Batch]:
+def whole(stream: Stream, size: int | None = None, desired: dict[int, int] | None = None) -> list[Batch]:
     adder = Episodes(size)
-    return [adder(with_goals(each)) for each in stream.fragments]
+    return [adder(with_goals(each, desired)) for each in stream.fragments]
 
 
 def adder(k: int = 2, strategy: Any = "future", n: int = 1, terminated: Any = reached) -> HindsightRelabel:
@@ -74,19 +75,20 @@ def rows_of(b: Batch) -> list[tuple[Any, ...]]:
     return list(zip(*(column.tolist() for column in columns)))
 
 
-def window(steps: list[int], ends: str, first: int, goal: Any, n: int, stops: bool) -> tuple[Any, ...]:
+def window(steps: list[int], ends: str, first: int, goal: Any, n: int, stops: bool, own: int) -> tuple[Any, ...]:
     """The row of one step for a goal, by the definition; for its own goal if that is None."""
     total = 0.0
     for i in range(n):
         at = steps[first + i]
         success, newest = at == goal, first + i == len(steps) - 1
         total += GAMMA**i * (0.0 if success else -1.0) if goal is not None else GAMMA**i * at
-        terminated = success and stops if goal is not None else newest and ends in "T*" and ends != ""
+        over = newest and ends in "T*" and ends != ""
+        terminated = (success and stops) or (over and not (at == own and stops)) if goal is not None else over
         if success or newest or i == n - 1:
-            given_up = goal is not None and newest and ends in "T*" and ends != "" and not terminated
+            given_up = over and not terminated
             truncated = (newest and ends in "t*" and ends != "") or given_up
             discount = 0.0 if terminated else GAMMA ** (i + 1)
-            return steps[first], -1 if goal is None else goal, at, total, terminated, truncated, discount
+            return steps[first], own if goal is None else goal, at, total, terminated, truncated, discount
     raise AssertionError
 
 
@@ -95,12 +97,14 @@ def window(steps: list[int], ends: str, first: int, goal: Any, n: int, stops: bo
     st.integers(1, 4),
     st.sampled_from(["future", "episode", "final"]),
     st.booleans(),
+    st.booleans(),
     st.one_of(st.none(), st.integers(1, 4)),
 )
 def test_rows_are_those_of_the_loop_over_each_episode(
-    stream: Stream, n: int, strategy: Any, stops: bool, size: int | None
+    stream: Stream, n: int, strategy: Any, stops: bool, explained: bool, size: int | None
 ) -> None:
     """H1, H2, H3, H4, H5, H6, N2, T4: real and relabelled rows; goals of the same episode; the input left alone."""
+    desired = {step: each.steps[-1] for each in stream.runs for step in each.steps if explained}
     episodes: dict[int, tuple[list[int], str]] = {}
     for each in stream.runs:
         if each.t == 0:
@@ -111,7 +115,7 @@ def test_rows_are_those_of_the_loop_over_each_episode(
                 end = each.end if piece[-1] == each.steps[-1] else ""
                 episodes |= dict.fromkeys(piece, (piece, end))
     relabel = adder(2, strategy, n, reached if stops else never)
-    for b in whole(stream, size):
+    for b in whole(stream, size, desired):
         before = copy.deepcopy(b)
         rows = relabel(b)
         assert b == before, "the input was changed in place"
@@ -122,12 +126,12 @@ def test_rows_are_those_of_the_loop_over_each_episode(
         assert [row[0] for row in again] == [step for step in steps for _ in range(2)], "k of each real one"
         for row in real:
             piece, end = episodes[row[0]]
-            assert row == window(piece, end, piece.index(row[0]), None, n, stops)
+            assert row == window(piece, end, piece.index(row[0]), None, n, stops, desired.get(row[0], -1))
         for row in again:
             piece, end = episodes[row[0]]
             first = {"future": piece.index(row[0]), "episode": 0, "final": len(piece) - 1}[strategy]
             assert row[1] in piece[first:], "a goal that this episode did not achieve then"
-            assert row == window(piece, end, piece.index(row[0]), row[1], n, stops)
+            assert row == window(piece, end, piece.index(row[0]), row[1], n, stops, desired.get(row[0], -1))
         assert (rows.obs.desired_goal == rows.next_obs.desired_goal).all(), "one goal a transition"
 
 
@@ -271,11 +275,14 @@ def test_what_it_cannot_relabel_is_refused() -> None:
 
 def test_functions_of_single_goals_are_asked_for_each() -> None:
     """H3: as those of gymnasium-robotics, which say False of however many goals, or take all for one."""
-    b = Episodes()(with_goals(fragment(["..T.t", "....t"])))
+    fragments = fragment(["..T.t", "....t"])
+    last = int(fragments.reward[2, 0])
+    b = Episodes()(with_goals(fragments, dict.fromkeys(fragments.reward[:3, 0].astype(int), last)))
     alone = lambda achieved, desired, info: bool(np.linalg.norm(achieved - desired) == 0)  # noqa: E731
     paid = lambda achieved, desired, info: float(alone(achieved, desired, info)) - 1.0  # noqa: E731
     assert HindsightRelabel(paid, alone, GAMMA, 3)(b) == HindsightRelabel(sparse, reached, GAMMA, 3)(b)
-    assert not HindsightRelabel(sparse, lambda *_: False, GAMMA, 3)(b)[int(b.mask.sum()) :].terminated.any()
+    unexplained = HindsightRelabel(sparse, lambda *_: False, GAMMA, 3)(b)[int(b.mask.sum()) :]
+    assert unexplained.terminated.tolist() == np.repeat(b.terminated[b.mask], 3).tolist()
 
 
 def test_what_belongs_to_one_goal_is_dropped() -> None:

@@ -69,6 +69,14 @@ def test_roles_meet_whom_the_published_league_says() -> None:
         assert odds(trainer, "main_exploiter") == {"main:1": 0.5, "main:2": 0.5}, "a curriculum"
 
 
+def test_an_exploiter_that_loses_before_there_are_past_selves_goes_on_against_the_main_agent() -> None:
+    """Against itself it would count no game, and never win again."""
+    with trained(pool_size=4) as trainer:
+        trainer.workers.league.count([(("main_exploiter", "main"), (0.0, 1.0))])
+        assert trainer.workers.league.win_rate("main_exploiter", "main") == 0
+        assert odds(trainer, "main_exploiter") == {"main": 1.0}
+
+
 def test_copies_join_and_exploiters_begin_anew_as_the_published_league_says() -> None:
     """After half of the interval if a learner beats its rivals; main exploiters always begin anew."""
     config = LeagueTraining.Config(snapshot_every=100)

@@ -17,6 +17,7 @@ from flowrl.rollout import evaluate
 from flowrl.testing import check_plan
 from flowrl.trainer.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
+from tests.demonstrations import cartpole_episodes, recorded
 from tests.plans.small import SMALL, final, make
 
 POSITIONS = "flowrl.envs.cartpole:without_velocities"
@@ -105,6 +106,14 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message
     with pytest.raises(ConfigError) as raised:
         make("r2d2", **settings)
     assert message in str(raised.value)
+
+
+def test_demonstrations_of_several_environments_may_be_short() -> None:
+    """B3: each of them has room for a sequence."""
+    shown = cartpole_episodes(8, 6)
+    shown.truncated[-1] = True
+    results, _ = final("r2d3", 8, demonstrations=recorded(shown))
+    assert np.isfinite(results[-1]["loss"])
 
 
 class Looped:

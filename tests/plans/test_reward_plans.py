@@ -118,6 +118,17 @@ def test_a_memory_and_airl_do_not_go_together() -> None:
         make("airl_ppo", recurrent="gru")
 
 
+@pytest.mark.parametrize("kind", [GAILPPO, AIRLPPO])
+@pytest.mark.parametrize("changed", [{"reward_scale": 0.5}, {"normalize_rewards": True}])
+def test_what_changes_a_reward_that_counts_for_nothing_is_refused(kind: type[Trainer], changed: dict[str, Any]) -> None:
+    small = {**SMALL["gail_ppo"], "demonstrations": recorded(cartpole_episodes(2, 10)), **changed}
+    ((name, value),) = changed.items()
+    with pytest.raises(ConfigError, match=f"{name}={value} with extrinsic_weight=0: the environment's reward"):
+        kind(**small)
+    with kind(**small, extrinsic_weight=0.5) as trainer:
+        assert trainer.config.extrinsic_weight == 0.5
+
+
 # -- what is learned
 
 Rule = Callable[[np.ndarray], np.ndarray]

@@ -167,6 +167,22 @@ def test_squashed_log_probabilities_are_those_of_the_action_in_its_bounds() -> N
     torch.testing.assert_close(torch.from_numpy(logp), theirs.log_prob(in_bounds), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_squashed_actions_stay_in_their_bounds(backend: str) -> None:
+    """A2: where rounding would leave them; and a number that is fixed stays as it is."""
+    draw = np.random.default_rng(4)
+    low = draw.uniform(-3, 0, 500).astype(np.float32)
+    high = np.where(np.arange(500) < 20, low, draw.uniform(0, 3, 500).astype(np.float32))
+    space = spaces.Box(low, high)
+    chosen = distribution(space, squash=True)
+    for outputs in (torch.full((1, 500), 9.2), torch.full((1, 500), -9.2), given(500, 1)):
+        sent = chosen.mode_for_env(outputs).numpy() if backend == "torch" else chosen.for_env(outputs.numpy())
+        assert space.contains(sent[0].astype(np.float32))
+    again = torch.from_numpy(chosen.from_env(chosen.for_env(outputs.numpy())))
+    torch.testing.assert_close(again[:, 20:], outputs[:, 20:], rtol=1e-3, atol=1e-3)
+    assert torch.isfinite(chosen.evaluate(outputs, again)[0]).all()
+
+
 def test_squashed_log_probabilities_are_finite_far_out() -> None:
     """A1: at |u| = 20, where 1 - tanh² is 0 in float32."""
     chosen = distribution(BOX, squash=True)

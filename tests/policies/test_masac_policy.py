@@ -180,3 +180,12 @@ def test_what_is_no_team_is_refused() -> None:
     for made, expected in ((policy(), r"\[B, 3\], got \[6\]"), (policy(actions=BOX), r"\[B, 3, 2\], got \[6\]")):
         with pytest.raises(SchemaError, match=f"a team of 3 agents learns from actions {expected}: join"):
             made.learn_mode.prepare(joint_rows().replace(action=np.zeros(6, np.int64)))
+
+
+def test_choices_may_be_counted_from_any_number() -> None:
+    """Q11: stored actions are counted from 0."""
+    losses = []
+    for start in (0, 2):
+        made = policy(STATE, MASK, actions=spaces.Discrete(ACTIONS, start=start))
+        losses.append(made.learn_mode.loss(rows_of(made, False))[0].detach())
+    assert losses[0] == losses[1]

@@ -136,17 +136,18 @@ def test_the_loss_is_that_of_telling_both_apart(name: str, logit: Any) -> None:
     assert float(scalars["discriminator_loss"]) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_penalty_is_that_of_slopes_by_differences() -> None:
-    """D6: at points between pairs of rows, drawn from the model's stream."""
+@pytest.mark.parametrize(("shown_rows", "pairs"), [(8, list(range(8))), (4, [0, 2, 4, 7])])
+def test_the_penalty_is_that_of_slopes_by_differences(shown_rows: int, pairs: list[int]) -> None:
+    """D6: at points between pairs of rows, from all over the fragment, drawn from the model's stream."""
     model, agent, shown = make("gail"), fragment(0), fragment(1)
     model.observe(agent, shown)
-    rows = model.rows(agent), model.rows(shown)
+    rows = model.rows(agent), model.rows(shown)[:shown_rows]
     with model.stream.swapped_in():
         before = torch.get_rng_state()
         penalty = float(model._penalty(*rows).detach())
         torch.set_rng_state(before)
-        share = torch.rand(8, 1)
-    points = share * model._input(rows[0]) + (1 - share) * model._input(rows[1])
+        share = torch.rand(shown_rows, 1)
+    points = share * model._input(rows[0][pairs]) + (1 - share) * model._input(rows[1])
     slopes = []
     for point in points.detach().double().numpy():
         steps = np.eye(5) * 1e-3
