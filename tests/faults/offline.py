@@ -161,6 +161,13 @@ FAULTS = [
         "value.abs().mean()",
         POLICIES + "test_the_actor_of_td3_bc_against_a_loop",
     ),
+    Fault(  # each row imitates the actions of all
+        "A2",
+        "flowrl/policies/td3_bc.py",
+        "rows.action.reshape(action.shape)",
+        "rows.action",
+        "tests/policies/test_bounded.py::test_what_is_learned_does_not_depend_on_how_the_numbers_are_laid_out",
+    ),
     Fault(
         "A12",
         "flowrl/policies/decision_transformer.py",

@@ -83,6 +83,13 @@ FAULTS = [
         DQN + "test_munchausen_targets_against_a_loop",
     ),
     Fault(
+        "Q12",
+        "flowrl/policies/dqn.py",
+        "log_pi(self.values_t(rows.next_obs, outputs_t), rows",
+        "log_pi(head(outputs_t), rows",
+        IQN + "test_munchausen_targets_prefer_by_the_levels_of_acting",
+    ),
+    Fault(
         "Q11",
         MASAC,
         "part_encoder(self.actor_space, space,",
