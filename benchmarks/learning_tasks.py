@@ -271,10 +271,10 @@ TASKS = {
         "self_play", 0.9, 1_000_000, "flowrl:tic_tac_toe", NOUGHTS, opponent="perfect", draws=True
     ),
     "alphazero-noughts-random": Task(
-        "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="random", draws=True
+        "alphazero", 1.0, 80_000, "flowrl:tic_tac_toe", SEARCH, opponent="random", draws=True
     ),
     "alphazero-noughts-perfect": Task(
-        "alphazero", 1.0, 40_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
+        "alphazero", 1.0, 80_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
     ),
     "alphazero-four-one_ply": Task("alphazero", 0.95, 160_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
     "muzero-noughts-random": Task("muzero", 1.0, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="random", draws=True),
