@@ -12,13 +12,16 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO
 
 DEADLINE = 120.0
 DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
 
+#: Held where an exit code may be read, which the start of another process does too: of two that read it at a time one
+#: would find 255.
+READING = threading.RLock()
 #: Nothing of flowrl, so each process has the source that it finds itself.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
@@ -64,7 +67,8 @@ class Python:
         self.stdin, self.stdout, self.stderr = ours
         env = dict(os.environ if env is None else env)
         self._process = SERVER.Process(target=_run, args=(list(words), theirs, env, begin, start_new_session))
-        self._process.start()
+        with READING:
+            self._process.start()
         for each in theirs:
             each.close()
 
@@ -74,7 +78,8 @@ class Python:
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        with READING:
+            return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -84,10 +89,10 @@ class Python:
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float = DEADLINE) -> int:
-        self._process.join(timeout)
-        if self.returncode is None:
+        wait([self._process.sentinel], timeout)
+        if (code := self.returncode) is None:
             raise subprocess.TimeoutExpired(self._process.name, timeout)
-        return self.returncode
+        return code
 
     def communicate(self, input: str = "", timeout: float = DEADLINE) -> tuple[str, str]:
         """What it prints until it has ended, which a timeout makes it."""
