@@ -96,6 +96,14 @@ def test_the_commands_of_a_page_can_be_given(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_a_page_ends(page):
+    """One that does not would be left out of what is run here."""
+    fences = re.findall(r"^ *```.*$", page.read_text(), re.MULTILINE)
+    assert len(fences) % 2 == 0
+    assert all(fence.strip() == "```" for fence in fences[1::2])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_links_of_a_page_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target

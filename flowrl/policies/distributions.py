@@ -142,6 +142,15 @@ def bounded(space: spaces.Box) -> bool:
         return space.is_bounded() and bool(np.isfinite(space.high - space.low).all())
 
 
+def reach(low: Array, high: Array) -> Array:
+    """Half of the distance between bounds; 1 where they are one number, which a Box may have.
+
+    >>> reach(np.array([-1.0, 3.0]), np.array([3.0, 3.0]))
+    array([2., 1.])
+    """
+    return np.where(high > low, (high - low) / 2, 1)
+
+
 class Categorical:
     """One of n actions; the network gives logits `[B, n]`."""
 
@@ -287,7 +296,7 @@ class SquashedGaussian(Gaussian):
 
     def __init__(self, space: spaces.Box, log_std: float = 0.0) -> None:
         super().__init__(space, log_std)
-        self.reach = np.where(self.high > self.low, (self.high - self.low) / 2, 1)  # a Box may have fixed numbers
+        self.reach = reach(self.low, self.high)
         self.log_scale = float(np.log(self.reach).sum())
 
     def _logp(self, mean: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -304,8 +313,8 @@ class SquashedGaussian(Gaussian):
         return drawn
 
     def mode_for_env(self, given: torch.Tensor) -> torch.Tensor:
-        low, high, reach = (torch.from_numpy(each) for each in (self.low, self.high, self.reach))
-        return (low + (given.reshape(-1, *self.shape).tanh() + 1) * reach).clamp(low, high)
+        low, high, half = (torch.from_numpy(each) for each in (self.low, self.high, self.reach))
+        return (low + (given.reshape(-1, *self.shape).tanh() + 1) * half).clamp(low, high)
 
     def in_numpy(self) -> Acting:
         return SquashedInNumpy(self)
@@ -493,8 +502,7 @@ class Bounded:
         return inside
 
     def from_env(self, action: Array) -> Array:
-        reach = np.where(self.high > self.low, (self.high - self.low) / 2, 1)  # a Box may have fixed numbers
-        scaled = (action - self.low) / reach - 1
+        scaled = (action - self.low) / reach(self.low, self.high) - 1
         inside: Array = np.clip(scaled, -1, 1).astype(np.float32)
         return inside
 

@@ -219,7 +219,7 @@ def test_no_seed_outlives_the_command(child: Callable[..., Python], folder: Path
 
 
 def test_a_script_beyond_its_deadline_is_killed(folder: Path) -> None:
-    (folder / "stuck.py").write_text("import signal\n\nsignal.pause()\n")
+    (folder / "stuck.py").write_text("import signal\n\nsignal.alarm(20)\nsignal.pause()\n")
     with Children() as children:
         assert children.run_script("stuck.py", [], silent=True, timeout=0.5) == -signal.SIGKILL
 

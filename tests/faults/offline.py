@@ -78,8 +78,8 @@ FAULTS = [
     Fault(
         "A2",
         "flowrl/policies/distributions.py",
-        "(action - self.low) / reach - 1",
-        "action / reach",
+        "(action - self.low) / reach(self.low, self.high) - 1",
+        "action / reach(self.low, self.high)",
         OFFLINE + "test_actions_are_converted_exactly_once",
     ),
     Fault(
