@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import pytest
 
 from flowrl.errors import FlowError
 from tests.clock_envs import ClockEnv, collect
-from tests.faulty_envs import BUSY, descendants, footprint
+from tests.faulty_envs import BUSY, descendants, descriptors, footprint
 from tests.managers import in_processes
 
 
@@ -58,6 +59,16 @@ def test_workers_of_a_ray_that_tests_share_are_not_seen() -> None:
     worker, raylet = ray.get(ray.remote(lambda: (os.getpid(), os.getppid())).remote(), timeout=60)
     assert raylet in descendants()
     assert worker not in descendants()
+
+
+def test_the_network_of_a_ray_that_tests_share_is_not_seen() -> None:
+    """Ray opens and closes its ways to workers when it likes; what a manager could open is seen."""
+    before = descriptors()
+    with socket.create_server(("127.0.0.1", 0)):
+        assert descriptors() == before
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert {*descriptors()} - {*before} == {str(ours.fileno()), str(theirs.fileno())}
 
 
 def test_nothing_is_left_of_what_environments_start() -> None:
