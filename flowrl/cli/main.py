@@ -4,160 +4,50 @@ from __future__ import annotations
 
 import faulthandler
 import logging
-import math
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from flowrl._version import __version__
 from flowrl.cli.output import complain, fill_closed, in_a_line, is_env_fault, lasting, told, was_lost
+from flowrl.cli.parameters import (
+    FILE,
+    FOLDER,
+    TRUST,
+    Count,
+    Number,
+    OfPlan,
+    ReturnGoal,
+    SinkName,
+    goal_of,
+    pairs_of,
+    plan_argument,
+    plan_options,
+    scales_of,
+    seconds_of,
+    settings_of,
+)
 from flowrl.errors import ConfigError, FlowError, PlanError, notes_of, printable
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
     from flowrl.inspect.profile import Profile
     from flowrl.rollout import BaseWorkers
-    from flowrl.rollout.evaluation import Goal
     from flowrl.trainer.config import Configuration
     from flowrl.trainer.plan_file import PlanFile
     from flowrl.trainer.progress import Budget
     from flowrl.trainer.resume import EarlierRun
     from flowrl.trainer.trust import Trust
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-#: Paths, which the shell completes.
-FILE, FOLDER = click.Path(), click.Path(file_okay=False)
-
 #: Seconds for which `flowrl profile` trains a plan.
 PROFILE_SECONDS = 20.0
 #: The exit code after Ctrl-C.
 INTERRUPTED = 130
-#: Of the commands that read files which others may have written.
-TRUST = click.option("--trust", is_flag=True, help="Run code that RUN or FILE names; by default asks at a terminal.")
-
-#: Options of the commands that build a plan; they override its configuration.
-PLAN_OPTIONS = (
-    click.option("--env", metavar="ENV", help="Environment: a gymnasium id, module:factory, gym:ID, envpool:ID ..."),
-    click.option(
-        "--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of the environment."
-    ),
-    click.option(
-        "--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first."
-    ),
-    click.option("--env-manager", metavar="KIND", help="local, subprocess, async, thread or vector."),
-    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any key of the plan's Config."),
-    click.option("--workers", "num_workers", type=int, metavar="N", help="Processes that sample; 0: this one."),
-    click.option("--address", metavar="RAY", help="Ray cluster to run on: host:port, ray://host:port or auto."),
-    click.option("--envs", "envs_per_worker", type=int, metavar="N", help="Environments per worker."),
-    click.option("--seed", type=int, metavar="N", help="Root of all random streams."),
-    click.option(
-        "--insert",
-        "inserts",
-        metavar="NODE=OP",
-        multiple=True,
-        help="Add an operator after another: NODE=module:op, or NODE=Name(ARGS) of flowrl.operators.",
-    ),
-    click.option(
-        "--config", "config_file", type=FILE, metavar="FILE", help="Values from a .json, .toml or .yaml file."
-    ),
-    TRUST,
-)
-
-
-class Count(click.ParamType[int]):
-    """A positive whole number, also written as 5e4 or 50_000."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = float(value)
-            if number == int(number) and number >= 1:
-                return int(number)
-        except (ValueError, OverflowError):
-            pass
-        self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
-
-
-class Number(click.ParamType[float]):
-    """A finite number above a bound."""
-
-    name = "number"
-
-    def __init__(self, above: float = -math.inf) -> None:
-        self.above = above
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            if self.above < float(value) < math.inf:
-                return float(value)
-        except ValueError:
-            pass
-        self.fail(
-            f"{value!r} is not a finite number" + (f" above {self.above:g}." if self.above == 0 else "."), param, ctx
-        )
-
-
-class ReturnGoal(click.ParamType[str]):
-    """A return to reach, or AGENT=RETURN."""
-
-    name = "goal"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        Number().convert(value.rpartition("=")[2], param, ctx)
-        return str(value)
-
-
-class PlanName(click.ParamType[str]):
-    """The name of a built-in plan, which the shell completes, or the path of a file."""
-
-    name = "plan"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from flowrl.trainer.plan_file import builtin_plans
-
-        plans = [(name, doc) for name, doc in builtin_plans().items() if name.startswith(incomplete)]
-        return [CompletionItem(name, help=doc) for name, doc in plans] or [CompletionItem(incomplete, type="file")]
-
-
-class SinkName(click.ParamType[str]):
-    """The name of a sink, which the shell completes."""
-
-    name = "sink"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from flowrl.trainer.sinks import SINKS
-
-        return [CompletionItem(name) for name in SINKS if name.startswith(incomplete)]
-
-
-class OfPlan(click.Command):
-    """A command with a plan, whose settings are part of the help: `flowrl run ppo --help`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if any(arg in ctx.help_option_names for arg in args):  # which ends parsing
-            others = [arg for arg in args if arg not in ctx.help_option_names]
-            with suppress(click.UsageError):
-                ctx.meta["flowrl.plan"] = self.make_parser(ctx).parse_args(others)[0].get("plan")
-        return super().parse_args(ctx, args)
-
-    def get_help(self, ctx: click.Context) -> str:
-        plan = ctx.meta.get("flowrl.plan")
-        more = (
-            _settings_of(plan)
-            if isinstance(plan, str)
-            else f"flowrl {ctx.info_name} PLAN --help shows the settings of PLAN, too."
-        )
-        return f"{super().get_help(ctx)}\n\n{more}"
 
 
 class BadInput(click.ClickException):
@@ -204,16 +94,6 @@ def _refusal(ctx: click.Context, error: Exception) -> type[click.ClickException]
     return click.ClickException if at_work else BadInput
 
 
-def _plan_options(command: _Command) -> _Command:
-    for option in reversed(PLAN_OPTIONS):
-        command = option(command)
-    return command
-
-
-def _plan_argument(*, required: bool = True) -> Callable[[_Command], _Command]:
-    return click.argument("plan", type=PlanName(), required=required)
-
-
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="flowrl")
 def cli() -> None:
@@ -221,8 +101,8 @@ def cli() -> None:
 
 
 @cli.command(cls=OfPlan)
-@_plan_argument(required=False)
-@_plan_options
+@plan_argument(required=False)
+@plan_options
 @click.option(
     "--stop-return",
     "goals",
@@ -338,7 +218,7 @@ def run(
         ctx.exit(SeedsRun.resume(Path(resume), again, jobs or 1, quiet).run())
     if journal:
         options["journal"] = True
-    budget = Budget(_goal(goals), steps, seconds, updates)
+    budget = Budget(goal_of(goals), steps, seconds, updates)
     earlier, forked = _earlier(plan, resume, out), dict[str, Any]()
     if earlier is None:
         assert plan is not None
@@ -411,8 +291,8 @@ def run(
 
 
 @cli.command(cls=OfPlan)
-@_plan_argument()
-@_plan_options
+@plan_argument()
+@plan_options
 @click.option("--seconds", type=Number(above=0), metavar="S", help="How long PLAN trains; 20 by default.")
 @click.option("--out", type=FOLDER, metavar="DIR", help="Run directory of PLAN; otherwise a new one in runs/.")
 @click.option("--trace", type=FILE, metavar="FILE", help="Write what PLAN did when, for ui.perfetto.dev, to a .json.")
@@ -451,8 +331,8 @@ def profile(
 
 
 @cli.command(cls=OfPlan)
-@_plan_argument()
-@_plan_options
+@plan_argument()
+@plan_options
 @click.option("--cost", "costs", metavar="OPERATOR=S", multiple=True, help="Its seconds per item, not those measured.")
 @click.option(
     "--way", type=Number(above=0), metavar="S", help="Seconds of a request beside its work; 0.002 by default."
@@ -483,7 +363,7 @@ def simulate(
     if num_workers is None or num_workers < 0:
         given = "" if num_workers is None else f" {num_workers}"
         raise ConfigError(f"--workers{given}: expected how many workers to simulate, 0 or more")
-    seconds = {name: _seconds(name, value) for name, value in _pairs("--cost", costs).items()}
+    seconds = {name: seconds_of(name, value) for name, value in pairs_of("--cost", costs).items()}
     if Path(plan).is_dir():
         _check_of_run(ctx, plan, "as_json", "trust", "num_workers", "costs", "way")
         found = _profile_of(Path(plan))
@@ -498,8 +378,8 @@ def simulate(
 
 
 @cli.command(cls=OfPlan)
-@_plan_argument()
-@_plan_options
+@plan_argument()
+@plan_options
 @click.option(
     "--allow-inexact", is_flag=True, help="Also try what changes the last bits or the order of rows, and say so."
 )
@@ -542,8 +422,8 @@ def autotune(
 
 
 @cli.command(cls=OfPlan)
-@_plan_argument()
-@_plan_options
+@plan_argument()
+@plan_options
 def explain(plan: str, **options: Any) -> None:
     """Show PLAN as a tree, without running it."""
     from flowrl.inspect.explain import explain
@@ -591,9 +471,9 @@ def evaluate(
     from flowrl.cli.evaluate import evaluate_given
     from flowrl.storage.files import json_text
 
-    options |= {"env_args": _pairs("--env-arg", env_args), "video": None if video is None else Path(video)}
+    options |= {"env_args": pairs_of("--env-arg", env_args), "video": None if video is None else Path(video)}
     options |= {"trusted": _trusted(trust), "plot": None if plot is None else Path(plot)}
-    options["settings"] = _pairs("--set", settings)
+    options["settings"] = pairs_of("--set", settings)
     evaluation = evaluate_given(runs, **options)
     for words in evaluation.left_out:
         _show(f"left out: {words}", err=True)
@@ -620,7 +500,7 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], trust: bool, **
     from flowrl.cli.record import record_run
 
     where = None if run is None else Path(run)
-    options |= {"env_args": _pairs("--env-arg", env_args), "trusted": _trusted(trust)}
+    options |= {"env_args": pairs_of("--env-arg", env_args), "trusted": _trusted(trust)}
     _show(record_run(where, Path(out), **options).line())
 
 
@@ -710,7 +590,7 @@ def plot(
         raise click.UsageError("--x is of curves: a profile is of the last --y of each run")
     paths, file = [Path(run) for run in runs], None if out is None else Path(out)
     if profile:
-        files, left_out, scores = plot_profile(paths, y=y, scale=_scales(scales), out=file)
+        files, left_out, scores = plot_profile(paths, y=y, scale=scales_of(scales), out=file)
         _show("\n".join(map(markdown, scores.tables())))
     else:
         files, left_out = plot(paths, x=x, y=y, out=file)
@@ -734,8 +614,8 @@ def ui(runs: tuple[str, ...], port: int) -> None:
 
 
 @cli.command(cls=OfPlan)
-@_plan_argument()
-@_plan_options
+@plan_argument()
+@plan_options
 def check(plan: str, **options: Any) -> None:
     """Show PLAN with the items on every edge, and all its problems, without running it.
 
@@ -752,8 +632,8 @@ def check(plan: str, **options: Any) -> None:
 
 
 @cli.command(cls=OfPlan)
-@_plan_argument()
-@_plan_options
+@plan_argument()
+@plan_options
 @click.argument("file", type=FILE)
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN to FILE, an .svg picture or .mmd text for Mermaid, without running it."""
@@ -843,42 +723,20 @@ def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: 
     from flowrl.cli.doctor import diagnose
     from flowrl.storage.files import json_text
 
-    diagnosis = diagnose(env, _pairs("--env-arg", env_args), **options)
+    diagnosis = diagnose(env, pairs_of("--env-arg", env_args), **options)
     _show(json_text(diagnosis.values()) if as_json else "\n".join(diagnosis.lines()))
     ctx.exit(1 if diagnosis.problems else 0)
 
 
 @cli.command()
-@_plan_argument()
+@plan_argument()
 def settings(plan: str) -> None:
     """Show the settings of PLAN, the name of a built-in plan or a file: for --set, --config or Python.
 
     Lists the type, default, valid values and meaning of each setting; those of the plan and its policy come first,
     then those of all plans.
     """
-    click.echo(_settings_of(plan))
-
-
-def _settings_of(plan: str) -> str:
-    """The settings of a plan as tables."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from flowrl.trainer.config import default_of, sections, type_text
-    from flowrl.trainer.plan_file import load_plan_file
-
-    # A terminal breaks long lines; a file or a pipe gets one line per setting.
-    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
-    lines: list[str] = []
-    for title, fields in sections(load_plan_file(plan).Config):
-        table = Table("setting", "type", "default", "values", "meaning", box=None, padding=(0, 2, 0, 0))
-        for field in fields:
-            about = field.metadata.get("range", ""), field.metadata.get("meaning", "")
-            table.add_row(field.name, type_text(field.type), repr(default_of(field)), *about)
-        with console.capture() as captured:
-            console.print(title, table, "", sep="\n")
-        lines += [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join(lines).rstrip()
+    click.echo(settings_of(plan))
 
 
 @cli.command(name="list")
@@ -943,7 +801,7 @@ def _parents(given: tuple[str, ...]) -> str | dict[str, str]:
     """What --from names: one run, or a table of runs by policy."""
     if len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
         return given[0]
-    return {name: str(run) for name, run in _pairs("--from", given).items()}
+    return {name: str(run) for name, run in pairs_of("--from", given).items()}
 
 
 def _configured(
@@ -962,7 +820,7 @@ def _configured(
 
     values = {} if config_file is None else load_config_file(Path(config_file))
     base = {**saved, **values}
-    chosen = _pairs("--set", settings)
+    chosen = pairs_of("--set", settings)
     direct = {key: value for key, value in options.items() if value is not None}
     if wrappers:
         direct["wrappers"] = list(wrappers)
@@ -972,7 +830,7 @@ def _configured(
         )
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
-        direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **_pairs("--env-arg", env_args)}
+        direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **pairs_of("--env-arg", env_args)}
     code = code_in({key: value for key, value in values.items() if key not in {*chosen, *direct}})
     check_trust(config_file, code, _trusted(trust))
     try:
@@ -1019,13 +877,6 @@ def _check_of_run(ctx: click.Context, plan: str, *others: str) -> None:
         raise ConfigError(f"{plan} is the directory of a run, which has its settings: leave {', '.join(extra)} out")
 
 
-def _seconds(name: str, value: Any) -> float:
-    """The seconds of a --cost."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise ConfigError(f"--cost {name}={value}: expected seconds, a finite number of at least 0")
-    return float(value)
-
-
 def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> Plan:
     """Build a plan for inspection only."""
     from flowrl.cli.insert import inserted
@@ -1035,14 +886,6 @@ def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> Plan:
     workers, built = plan_file.build(_configured(plan_file, {}, **options))
     workers.close()
     return inserted(built, inserts)
-
-
-def _goal(goals: Sequence[str]) -> Goal | None:
-    """What `--stop-return` asks for."""
-    by_agent = {agent: float(least) for agent, _, least in (goal.rpartition("=") for goal in goals)}
-    if len(by_agent) < len(goals) or ("" in by_agent and len(by_agent) > 1):
-        raise ConfigError(f"--stop-return {' '.join(goals)}: expected one number, or AGENT=NUMBER once for each agent")
-    return by_agent.get("", by_agent or None)
 
 
 def _reporting(config: Configuration, budget: Budget) -> Configuration:
@@ -1072,32 +915,6 @@ def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debu
 
         plan = plan.tap(where, show, site="flowrl run --tap")
     return plan
-
-
-def _scales(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
-    scales = {}
-    for text in texts:
-        env, _, ends = text.rpartition("=")
-        try:
-            low, high = map(float, ends.split(","))
-        except ValueError:
-            low = high = 0.0
-        if not env or not math.isfinite(low - high) or low == high:
-            raise ConfigError(f"--scale {text!r}: expected ENV=LOW,HIGH, two different numbers")
-        scales[env] = low, high
-    return scales
-
-
-def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    from flowrl.trainer.config import parse_value
-
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"{option} {text!r}: expected KEY=VALUE")
-        pairs[key.strip()] = parse_value(value)
-    return pairs
 
 
 def main() -> None:
