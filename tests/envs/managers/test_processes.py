@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -64,7 +65,13 @@ def test_workers_of_a_ray_that_tests_share_are_not_seen() -> None:
 def test_the_network_of_a_ray_that_tests_share_is_not_seen() -> None:
     """Ray opens and closes its ways to workers when it likes; what a manager could open is seen."""
     before = descriptors()
-    with socket.create_server(("127.0.0.1", 0)):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 5) as way:
+        worker, _ = server.accept()
+        assert descriptors() == before
+        worker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        worker.close()  # as if it was killed
+        with pytest.raises(ConnectionResetError):
+            way.recv(1)
         assert descriptors() == before
     ours, theirs = socket.socketpair()
     with ours, theirs:
