@@ -79,7 +79,9 @@ class Python:
     @property
     def returncode(self) -> int | None:
         with READING:
-            return self._process.exitcode
+            if (code := self._process.exitcode) is not None:
+                self._process.join()  # or it is held, with its pipes, until the next one starts
+            return code
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
