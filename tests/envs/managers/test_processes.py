@@ -270,7 +270,7 @@ def test_ctrl_c_reaches_the_parent_alone_and_closes_all() -> None:
     """F15: environments finish their step and are closed."""
     ctrl_c = "if self.index == 1: os.killpg(os.getpgid(os.getppid()), 2)\n        time.sleep(0.5)"
     with script(ctrl_c, "with manager: manager.step([0, 0])") as (program, files):
-        out, err = program.communicate(timeout=10)
+        out, err = program.communicate(timeout=60)
         assert sorted(out.splitlines()) == [*[b"closed"] * 2, *[b"stepping"] * 2]
         assert b"KeyboardInterrupt" in err
         assert have_ended(files)
@@ -279,7 +279,7 @@ def test_ctrl_c_reaches_the_parent_alone_and_closes_all() -> None:
 def test_a_program_may_end_without_closing() -> None:
     """F15: no hang at exit, and environments are closed."""
     with script("pass", "manager.step([0, 0]); kept = manager") as (program, files):
-        out, err = program.communicate(timeout=10)
+        out, err = program.communicate(timeout=60)
         assert sorted(out.splitlines()) == [*[b"closed"] * 2, *[b"stepping"] * 2]
         assert (program.returncode, err) == (0, b"")
         assert have_ended(files)
