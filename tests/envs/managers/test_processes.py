@@ -23,6 +23,7 @@ import pytest
 from flowrl.errors import FlowError
 from tests.clock_envs import ClockEnv, collect
 from tests.faulty_envs import BUSY, descendants, descriptors, footprint
+from tests.forked import Python
 from tests.managers import in_processes
 
 
@@ -76,6 +77,18 @@ def test_the_network_of_a_ray_that_tests_share_is_not_seen() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert {*descriptors()} - {*before} == {str(ours.fileno()), str(theirs.fileno())}
+
+
+def test_nothing_is_left_of_a_program_that_a_test_has_run() -> None:
+    """Or the next footprint would take what closes later for its own."""
+    with Python(["-c", ""]):
+        pass  # the first one begins the server
+    multiprocessing.active_children()  # forgets those that have ended
+    before = descriptors()
+    with Python(["-c", ""]) as program:
+        assert program.wait() == 0
+    del program
+    assert descriptors() == before
 
 
 def test_nothing_is_left_of_what_environments_start() -> None:
