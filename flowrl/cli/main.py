@@ -204,9 +204,9 @@ def run(
     from flowrl.trainer.plan_file import load_plan_file
     from flowrl.trainer.progress import Budget
     from flowrl.trainer.run_log import RunLog
+    from flowrl.trainer.run_schedules import constant_schedules, spent_rate
     from flowrl.trainer.session import Session
     from flowrl.trainer.sinks import check_sinks, sinks_in
-    from flowrl.trainer.trainer import constant_schedules, spent_rate
 
     log = ctx.with_resource(RunLog())
     if resume is not None and (Path(resume) / STARTED).is_file():

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import FunctionType, NoneType
@@ -21,15 +21,17 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.run import resources_of
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.spec import path_of
-from flowrl.errors import CheckpointError, ConfigError, PlanError, did_you_mean
+from flowrl.errors import CheckpointError, ConfigError, PlanError
 from flowrl.saved import Saved
-from flowrl.schedules import end_schedules, lines_of, open_schedules
+from flowrl.schedules import end_schedules
 from flowrl.settings import positive, resumable
 from flowrl.trainer.config import Configuration, build_config, default_of, sections, settings_text
 from flowrl.trainer.plan_end import SITES, as_result, eval_every_of, with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.progress import Budget
 from flowrl.trainer.run_info import changes, described, forks_in, in_words, may_change, read_about, same_setting
+from flowrl.trainer.run_schedules import constant_schedules, spent_rate
+from flowrl.trainer.until import Result, Until, check_names, lower_bounds, reaches
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -45,13 +47,6 @@ if TYPE_CHECKING:
     from flowrl.trainer.trained_policy import TrainedPolicy
 
 log = logging.getLogger("flowrl")
-
-Result = dict[str, Any]
-#: When to end training: lower bounds for entries of a result, or a predicate of a result.
-Until = Mapping[str, float] | Callable[[Result], bool]
-
-#: Counters that appear in results once learning has begun.
-LEARNING = frozenset({"sampled", "trained", "updates"})
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -372,12 +367,12 @@ class Trainer:
         from flowrl.policies.devices import torch_threads
         from flowrl.trainer.progress import progress as shown
 
-        bounds, clock = self._bounds(until, env_steps, updates), self.config.clock
+        bounds, clock = lower_bounds(until, env_steps=env_steps, updates=updates), self.config.clock
         steps = bounds.get(clock)
         budget = Budget(
             goal, None if steps is None else math.ceil(steps), seconds, None if clock == "updates" else updates
         )
-        wanted = {} if goal is None else _checked(budget.wanted)
+        wanted = {} if goal is None else lower_bounds(budget.wanted)
         self._plan_schedules(budget.steps)
         run, session = self._open(budget), self._session
         if goal is not None and goal != self._goal:
@@ -385,7 +380,7 @@ class Trainer:
                 f"goal={goal}: the run's is {self._goal}, which its first train() sets; to stop elsewhere use "
                 f"until={{'eval_return': {goal}}}"
             )
-        tested = self._reaches(bounds, wanted)
+        tested = reaches(bounds, wanted)
         if tested(self.result):
             return self.result
         bounded = bool(bounds) or any(bound is not None for bound in (until, seconds, goal))
@@ -393,7 +388,7 @@ class Trainer:
         def over(result: Mapping[str, Any]) -> bool:
             self._take(result)
             if bounds:
-                self._check_names(bounds)
+                check_names(bounds, self._keys, self.evaluated(), type(self).__name__)
             late = seconds is not None and run.context.watch.seconds >= seconds
             return not bounded or late or tested(self.result) or (callable(until) and until(self.result))
 
@@ -676,13 +671,6 @@ class Trainer:
             return None
         return RunDirectory.choose(ClassSource.of(type(self)), self.config, out, sinks)
 
-    def _bounds(self, until: Until | None, env_steps: int | None, updates: int | None) -> dict[str, float]:
-        """The lower bounds of entries of results that end a call of `train`."""
-        direct = {"env_steps": env_steps, "updates": updates}
-        given = {name: bound for name, bound in direct.items() if bound is not None}
-        bounds = {} if until is None or callable(until) else _checked(until)
-        return bounds | (_checked(given) if given else {})
-
     def _with_evaluation(self, plan: Plan) -> Plan:
         """The plan, with evaluation appended if `eval_every` is set and the plan does not evaluate itself."""
         from flowrl.operators import Evaluate
@@ -717,70 +705,12 @@ class Trainer:
         self.result = dict(as_result(result, self.plan))
         self._keys |= self.result.keys()
 
-    def _reaches(self, bounds: Mapping[str, float], goal: Mapping[str, float]) -> Callable[[Result], bool]:
-        from flowrl.operators import StopWhen
-
-        stop = StopWhen(dict(bounds), goal=dict(goal))
-
-        def reached(result: Result) -> bool:
-            stop(result)
-            return stop.done
-
-        return reached
-
-    def _check_names(self, bounds: Mapping[str, float]) -> None:
-        """Reject bounds that can never be reached, at the first result and again once learning has begun."""
-        from flowrl.operators import Evaluate
-
-        coming = LEARNING if "updates" not in self._keys else frozenset()
-        for name in bounds.keys() - self._keys - coming:
-            if name not in self.evaluated():
-                if name in Evaluate.provides:
-                    raise ConfigError(
-                        f"until: no result has {name!r}, since the plan does not evaluate: set eval_every=N, the env "
-                        f"steps between evaluations, as in {type(self).__name__}(..., eval_every=5_000)"
-                    )
-                raise ConfigError(
-                    f"until: no result has {name!r}; {did_you_mean(name, self._keys)}. For an entry that appears "
-                    f"later, pass a function: until=lambda result: result.get({name!r}, 0) >= {bounds[name]:g}"
-                )
-
     def evaluated(self) -> set[str]:
         """The entries that evaluation in the plan adds to some results."""
         from flowrl.operators import Confirm, Evaluate
 
         ops = [node.op for node in graph(self.plan)]
         return {name for op in ops if isinstance(op, (Evaluate, Confirm)) for name in op.provides}
-
-
-def constant_schedules(plan: Plan, config: Configuration) -> str:
-    """Which schedules of a run without a budget stay constant since they would last as long as the run; "" for none."""
-    names = sorted({name for resource in resources_of(plan).values() for name in open_schedules(resource)})
-    if not names:
-        return ""
-    unit, stay = config.clock.replace("_", " "), "stays" if len(names) == 1 else "stay"
-    return f"{' and '.join(names)} {stay} constant, since the run has no budget in {unit}"
-
-
-def spent_rate(plan: Plan, config: Configuration, budget: int | None) -> tuple[str, str] | None:
-    """Why a run that goes on to `budget` learns nothing at its end, and the setting that changes this; None if it does.
-
-    In words; the setting as in "schedule_steps=200000".
-    """
-    if budget is None or isinstance(config.get("learning_rate"), str | list):  # whose length is no setting
-        return None
-    rates = [lines_of(resource).get("learning_rate") for resource in resources_of(plan).values()]
-    ends = {rate.steps for rate in rates if rate is not None and rate.end == 0}
-    for name, steps in config.spans.items():
-        if steps is not None and steps in ends and steps < budget:
-            place = f"after {steps:,} {config.clock.replace('_', ' ')}, so from there to {budget:,}"
-            words = f"the learning rate ends at 0 {place} the policy learns nothing; to learn on, give"
-            return words, f"{name}={budget}"
-    return None
-
-
-def _always(result: Result) -> bool:
-    return True
 
 
 def named(env: Any) -> dict[str, Any]:
@@ -805,15 +735,6 @@ def _agents(config: Configuration, policies: Collection[str]) -> Agents:
     if isinstance(config.agents, str):
         return NamedAgents(config.agents)
     return config.agents if len(policies) > 1 else dict.fromkeys(config.agents, next(iter(policies)))
-
-
-def _checked(until: Any) -> dict[str, float]:
-    if not isinstance(until, Mapping) or not until:
-        raise ConfigError(f"until={until!r}: expected lower bounds like {{'env_steps': 50_000}}, or a function")
-    for name, bound in until.items():
-        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
-            raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number")
-    return dict(until)
 
 
 def _is_json(value: Any) -> bool:
