@@ -33,7 +33,7 @@ from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators.adders import check_fragment, check_rates
-from flowrl.policies.protocols import HasStatistics, HasTarget, check_alone
+from flowrl.policies.protocols import HasStatistics, check_alone
 
 if TYPE_CHECKING:
     from flowrl.rollout import BaseWorkers
@@ -198,7 +198,7 @@ class DatasetStatistics:
     """Normalizes observations by the statistics of a whole dataset, from the first item on; passes items on.
 
     At the first item it reads all rows `obs [B, ...]` of the dataset once, some thousand at a time, without padded ones
-    (`mask` 0). That is before any learning, so target networks start as copies of the online ones.
+    (`mask` 0).
 
     Args:
         workers: Workers of the policy, made with `normalize_obs`.
@@ -221,7 +221,5 @@ class DatasetStatistics:
             for _, rows in parts_of(self.data, ["obs"]):
                 policy.gather_statistics(rows["obs"], None)
             policy.update_statistics()
-            if isinstance(policy, HasTarget):
-                policy.update_target(1.0)
             self.gathered = True
         return item

@@ -79,7 +79,7 @@ def in_waves(t: torch.Tensor, units: int) -> torch.Tensor:
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.5.
     """
-    rate = 10_000 ** -torch.arange(0, 1, 2 / units, device=t.device)
+    rate = 10_000 ** -(torch.arange(0, units, 2, device=t.device) / units)
     angle = t[:, None] * rate
     return torch.cat([angle.sin(), angle.cos()], 1)
 

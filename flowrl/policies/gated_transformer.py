@@ -12,7 +12,7 @@ class GatedTransformer(nn.Module):
     """Layers of attention: features `[T, B, features]` in, `[T, B, units]` out, with a state `[B, width]`.
 
     Each layer sees its inputs of this step and of the `steps` before, as far as they are of the same episode. The state
-    holds these inputs, and their number, so an episode begins with zeros (T8). No gradient reaches what a state holds.
+    holds these inputs, and their number, so an episode begins with zeros (T8).
 
     At first gates pass a layer's input through, so that a policy learns to act before it learns to remember. Distances
     have a learned bias per head, where the source has sinusoids (Raffel et al. 2020, "Exploring the Limits of Transfer
@@ -49,7 +49,7 @@ class GatedTransformer(nn.Module):
         x, after = self.embed(features), []
         for number, layer in enumerate(self.layers):
             inputs = torch.cat([held[:, number].transpose(0, 1), x])
-            after.append(inputs[-self.steps :].detach() * last[:, :, None])
+            after.append(inputs[-self.steps :] * last[:, :, None])
             x = layer(x, inputs, seen.permute(2, 0, 1), distance.clamp(0, self.steps))
         kept = torch.stack(after).permute(2, 0, 1, 3).flatten(1)
         return x, torch.cat([kept, last.sum(0)[:, None]], 1)

@@ -27,6 +27,7 @@ from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.noisy import noise_of
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.precision import Precision
+from flowrl.policies.protocols import HasTarget
 from flowrl.policies.sampling import Array
 from flowrl.policies.torch_private import writes
 from flowrl.policies.torch_rng import TorchStream
@@ -287,9 +288,14 @@ class Policy(abc.ABC):
                 self.returns.update()
 
     def update_statistics(self) -> None:
-        """Apply the waiting statistics, for acting and learning."""
+        """Apply the waiting statistics, for acting and learning.
+
+        Until the first update of the weights, to a target network too: it is a copy of the online network until then.
+        """
         for normalizer in self.normalizers.values():
             normalizer.update()
+        if not self.version and isinstance(self, HasTarget):
+            self.update_target(1.0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(version={self.version})"

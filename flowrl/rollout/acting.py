@@ -55,7 +55,6 @@ class Actor:
             self._noise = self._noise_of(mode.draws)
         self.hears = isinstance(mode, HearsRewards)  #: whether `hear` must follow each step
         self._state = initial_states(mode, self.manager.num_envs)
-        self._initial = initial_states(mode, 1)
 
     def step(
         self, env_steps: int = 0, version: int = 0, wait: Array | None = None
@@ -154,7 +153,8 @@ class Actor:
             return row
         which: Any = slice(None) if ids is None else ids
         state = _copy(self._state[which])
-        state[self.manager.t[which] == 0] = self._initial
+        if (begins := self.manager.t[which] == 0).any():
+            state[begins] = initial_states(self._mode, 1)  # anew: it may depend on what was learned
         row = self._mode.act(obs, noise, env_steps, state)
         self._state[which] = row["next_state"]
         row["state"] = state

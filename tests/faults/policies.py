@@ -218,6 +218,13 @@ FAULTS = [
     ),
     Fault(
         "O1",
+        "flowrl/policies/policy.py",
+        "        if not self.version and isinstance(self, HasTarget):\n            self.update_target(1.0)\n",
+        "",
+        "tests/policies/test_normalizer.py::test_the_target_network_has_statistics_of_its_own",
+    ),
+    Fault(
+        "O1",
         "flowrl/trainer/init_from.py",
         'set() if "statistics" in taken else measured | _statistics(ours)',
         "set()",

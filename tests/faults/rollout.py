@@ -104,8 +104,8 @@ FAULTS = [
     Fault(
         "T8",
         ACTING,
-        "state[self.manager.t[which] == 0] = self._initial",
-        "state[self.manager.done[which]] = self._initial",
+        "begins := self.manager.t[which] == 0",
+        "begins := self.manager.done[which]",
         RECURRENT + "test_the_state_begins_with_the_episode_and_goes_on_with_it",
     ),
     Fault(

@@ -18,6 +18,7 @@ from flowrl.envs import EnvManager
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.plans.decision_transformer import DecisionTransformer
 from flowrl.policies import DecisionTransformerPolicy
+from flowrl.policies.decision_transformer import in_waves
 from flowrl.rollout import RolloutWorker
 from tests.offline_data import offline_data
 
@@ -125,6 +126,11 @@ def test_the_loss_against_a_loop_over_sequences_without_padding(actions: Any) ->
     assert loss.item() == pytest.approx(sum(errors) / len(errors), rel=1e-4)
     policy.learn_mode.update(policy.learn_mode.tensors(batch))
     assert all(math.isfinite(each.grad.sum()) for each in policy.model.parameters() if each.grad is not None)
+
+
+def test_every_width_that_is_taken_has_as_many_waves() -> None:
+    for units in range(4, 1_028, 4):
+        assert in_waves(torch.arange(3), units).shape == (3, units)
 
 
 def test_what_does_not_fit_is_refused_before_work() -> None:

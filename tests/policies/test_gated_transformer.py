@@ -83,7 +83,6 @@ def test_it_goes_on_from_a_state(cut: int) -> None:
     torch.testing.assert_close(state, last)
     fresh = memory(features[:1], torch.zeros(4, memory.width))[1]
     assert (fresh[:, -1] == 1).all()
-    assert not last.requires_grad
 
 
 def test_units_go_into_the_heads() -> None:

@@ -162,16 +162,21 @@ def test_acting_evaluating_and_learning_count_nothing(kind: type[Policy]) -> Non
 
 
 def test_the_target_network_has_statistics_of_its_own() -> None:
-    """O1, Q2: they are those of its weights, and move with them."""
+    """O1, Q2: those of the online network until the first update; then they are part of its weights, and move so."""
     policy, obs = make(DQNPolicy), torch.from_numpy(rows())
-    policy.gather_statistics(rows(), np.arange(50.0))
-    before = policy.target(obs)
+    for seed in range(2):
+        policy.gather_statistics(rows(seed=seed), np.arange(50.0))
+        policy.update_statistics()
+        assert torch.equal(policy.target(obs), policy.model(obs))
+    policy.learn_mode.learn_from(transitions(20))
+    policy.gather_statistics(rows(mean=-3.0), np.arange(50.0))
+    before, (theirs, ours) = policy.target(obs), (each.trunk[0].normalizer for each in (policy.target, policy.model))
+    first = theirs.mean.clone()
     policy.update_statistics()
     assert torch.equal(policy.target(obs), before)
-    assert not torch.equal(policy.model(obs), before)
+    assert not torch.equal(ours.mean, first)
     policy.update_target(tau=0.25)
-    normalizers = policy.target.trunk[0].normalizer, policy.model.trunk[0].normalizer
-    torch.testing.assert_close(normalizers[0].mean, 0.25 * normalizers[1].mean)
+    torch.testing.assert_close(theirs.mean, 0.75 * first + 0.25 * ours.mean)
     policy.update_target()
     assert torch.equal(policy.target(obs), policy.model(obs))
 

@@ -131,6 +131,24 @@ def test_burn_in_carries_no_gradient() -> None:
     assert moved[0, 3]
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru", "gtrxl"])
+def test_an_episodes_begin_is_learned_from_as_if_alone(cell: str) -> None:
+    """N7: the burn-in of other sequences cuts no gradient of one that needs none."""
+    policy, batch = policy_of(cell=cell, units=8, memory_steps=5), sequences()
+    width = policy.model.memory.width
+    batch["state"] = np.zeros((*batch.mask.shape, width), np.float32)
+    learned = []
+    for beside in (0, 1, 3):
+        rows = prepared(policy, batch[:, 3 - beside :])
+        obs = rows.obs.requires_grad_()
+        rows = rows.replace(obs=obs, next_obs=torch.cat([obs[1:], rows.next_obs[-1:]]))
+        policy.learn_mode.unrolled(policy.model, rows)[3, -1].sum().backward()
+        learned.append(obs.grad[:4, -1])
+        assert (learned[-1] != 0).any(1).all()
+    torch.testing.assert_close(learned[1], learned[0])
+    torch.testing.assert_close(learned[2], learned[0])
+
+
 def test_burn_in_and_the_stored_state_tell_in_the_values() -> None:
     """N7, T8: what is left out of either is missing from what the network remembers when steps begin to count."""
     policy, batch = policy_of(), sequences()

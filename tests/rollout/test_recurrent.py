@@ -31,6 +31,7 @@ class GRUPolicy:
         torch.manual_seed(0)
         self.cell, self.head = nn.GRUCell(1, hidden).double(), nn.Linear(hidden, 5).double()
         self.hidden, self.version = hidden, 0
+        self.first = 0.5  # what an episode begins with
         self.collect_mode = self.eval_mode = (Hearing if hears else Remembering)(self)
 
 
@@ -40,7 +41,7 @@ class Remembering:
     draws = 1
 
     def initial_state(self) -> Batch:
-        return Batch(memory=np.full((1, self.policy.hidden), 0.5), steps=np.zeros(1, np.int64))
+        return Batch(memory=np.full((1, self.policy.hidden), self.policy.first), steps=np.zeros(1, np.int64))
 
     def _forward(self, obs: Any, state: Batch) -> tuple[torch.Tensor, Any, Any]:
         clock = torch.as_tensor(np.asarray(obs)[:, 2:] % 10 / 10, dtype=torch.float64)
@@ -136,6 +137,14 @@ def test_whole_episodes_begin_with_the_initial_state() -> None:
     batch = worker.sample(episodes=6)
     np.testing.assert_array_equal(batch.state.memory[0], np.full((6, 6), 0.5))
     np.testing.assert_array_equal(batch.state.steps[batch.mask], batch.t[batch.mask])
+
+
+def test_an_episode_begins_with_what_the_policy_has_learned_to_begin_with() -> None:
+    """T8: not with the initial state of when the worker was made."""
+    policy = GRUPolicy()
+    worker = RolloutWorker(own(TABLE), policy, seed=3)  # type: ignore
+    policy.first = 0.25
+    np.testing.assert_array_equal(worker.sample(1).state.memory[0], np.full((3, 6), 0.25))
 
 
 def test_another_policy_begins_with_its_own_state() -> None:
