@@ -16,8 +16,10 @@ from flowrl.engine.operator import context, operator
 from flowrl.engine.schema import Schema
 from flowrl.errors import SchemaError
 
-#: The columns that identify a seat's turn, and what it saw at its next one.
-_OF_SEATS = ("worker", "env_id", "episode_id", "agent", "t", "next_obs", "next_value")
+#: The columns that identify a game.
+_GAME = ("worker", "env_id", "episode_id")
+#: Those that identify a seat's turn, and what it saw at its next one.
+_OF_SEATS = (*_GAME, "agent", "t", "next_obs", "next_value")
 
 
 @operator
@@ -28,7 +30,8 @@ class JoinTurns:
     next, is that with the opposite sign. So only the last move of a game has a reward and an end.
 
     Emits: games side by side, padded (`mask` 0). Counts: games_dropped, those that a fault has cut.
-    Raises: SchemaError for agents that do not move in turn, the first one first.
+    Raises: SchemaError for agents that do not move in turn, the first one first; for rewards before the end of a game,
+        or that are no loss of the other.
 
     >>> seats = Batch(reward=[[0.0, -1.0], [1.0, 0.0]], action=[[4, 0], [8, 0]], agent=[[0, 1], [0, 1]],
     ...               env_id=[[0, 0], [0, 0]], episode_id=[[0, 0], [0, 0]], t=[[0, 0], [1, 0]],
@@ -52,11 +55,11 @@ class JoinTurns:
     def __call__(self, batch: Batch) -> Batch:
         """The games of which this batch has both seats."""
         rows = real_rows(batch.to_numpy())
-        order = np.lexsort((rows["agent"], rows["t"], rows["episode_id"], rows["env_id"]))
-        moves = rows[order]
-        game = np.stack([moves["env_id"], moves["episode_id"]], 1)
+        names = [name for name in _GAME if name in rows]
+        moves = rows[np.lexsort((rows["agent"], rows["t"], *(rows[name] for name in reversed(names))))]
+        game = np.stack([moves[name] for name in names], 1)
         begins = np.flatnonzero(np.r_[True, (game[1:] != game[:-1]).any(1)]) if len(moves) else np.zeros(0, np.int64)
-        games = [each for each in np.split(np.arange(len(moves)), begins[1:]) if self._whole(moves, each)]
+        games = [each for each in np.split(np.arange(len(moves)), begins[1:]) if self._whole(moves[each])]
         last = np.zeros(len(moves), bool)
         last[[each[-1] for each in games]] = True
         moves["reward"] = np.where(last, moves["reward"], 0)
@@ -65,18 +68,23 @@ class JoinTurns:
         kept = moves.select([name for name in moves if name not in (*_OF_SEATS, "mask")])
         return side_by_side(kept, games, max(map(len, games), default=0))
 
-    def _whole(self, moves: Batch, game: np.ndarray) -> bool:
-        """Whether these moves are in turn, from first to last."""
+    def _whole(self, game: Batch) -> bool:
+        """Whether these are the moves of a game, in turn, from first to last."""
         if not len(game):
             return False
-        turns = np.arange(len(game))
-        if (2 * moves["t"][game] + moves["agent"][game] == turns).all():
-            return True
-        if not moves["truncated"][game].any():
-            where = f"game {moves['env_id'][game[0]]}, episode {moves['episode_id'][game[0]]}"
+        where = ", ".join(f"{name} {game[name][0]}" for name in _GAME if name in game)
+        if not (2 * game["t"] + game["agent"] == np.arange(len(game))).all():
+            if game["truncated"].any():
+                self.context.count("games_dropped")
+                return False
             raise SchemaError(
-                f"JoinTurns: in {where}, the agents {moves['agent'][game].tolist()} move at their turns "
-                f"{moves['t'][game].tolist()}: expected two agents in turn, the first one first"
+                f"JoinTurns: in {where}, the agents {game['agent'].tolist()} move at their turns "
+                f"{game['t'].tolist()}: expected two agents in turn, the first one first"
             )
-        self.context.count("games_dropped")
-        return False
+        gains = game["reward"]
+        if gains[:-2].any() or (gains[-2:-1] != -gains[-1]).any():
+            raise SchemaError(
+                f"JoinTurns: in {where}, the moves gain {gains.tolist()}: expected nothing before the last two, and of "
+                "these what one gains as the loss of the other"
+            )
+        return True

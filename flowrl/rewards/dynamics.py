@@ -144,7 +144,7 @@ class Dynamics(LearnedModel):
     ) -> tuple[int, dict[str, float]]:
         """Learn rows `[B, ...]`, from the weights as they are, until the members no longer improve.
 
-        Each member keeps the weights with which its error on the held-out rows was least.
+        Each member keeps the weights after that epoch in which its error on the held-out rows was least.
 
         Args:
             batch: At least 2 rows.
@@ -162,7 +162,8 @@ class Dynamics(LearnedModel):
         held, learned = np.split(order, [min(5000, max(1, int(holdout * len(rows))))])
         mine = draw.choice(learned, (self.members, len(learned)))
         shown = rows[held]
-        least, kept, steps, epoch, waited = self.errors(shown), self._weights(), 0, 0, 0
+        # Not what the old weights err: they may have learned these rows in an earlier fit.
+        least, kept, steps, epoch, waited = np.full(self.members, np.inf), self._weights(), 0, 0, 0
         losses: list[float] = []
         while epoch < epochs and waited < patience:
             epoch, mine, losses = epoch + 1, draw.permuted(mine, axis=1), []

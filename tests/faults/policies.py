@@ -128,6 +128,13 @@ FAULTS = [
     Fault(
         "K6",
         "operators/turns.py",
+        '_GAME = ("worker", ',
+        "_GAME = (",
+        "tests/operators/test_reanalyse.py::test_games_of_the_same_number_in_several_workers_stay_apart",
+    ),
+    Fault(
+        "K6",
+        "operators/turns.py",
         'moves["reward"] = np.where(last, moves["reward"], 0)',
         'moves["reward"] = moves["reward"] + 0 * last',
         "tests/operators/test_reanalyse.py::test_seats_of_games_become_games_of_moves_in_turn",

@@ -22,6 +22,13 @@ FAULTS = [
     Fault(
         "Z1",
         "flowrl/rewards/dynamics.py",
+        "np.full(self.members, np.inf)",
+        "self.errors(shown)",
+        DYNAMICS + "test_a_fit_learns_from_new_rows_whatever_it_knew_of_old_ones",
+    ),
+    Fault(
+        "Z1",
+        "flowrl/rewards/dynamics.py",
         "            normalizer.count.zero_()\n",
         "",
         DYNAMICS + "test_inputs_and_outcomes_are_normalized_by_all_rows",

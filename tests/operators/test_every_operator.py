@@ -117,9 +117,9 @@ def of_a_team() -> list[Batch]:
 
 
 def of_games() -> list[Batch]:
-    """Whole games of one seat's turn each."""
+    """Whole games of two, that the first one wins."""
     ends = np.arange(3)[:, None] == [2, 2]
-    return [batch.replace(terminated=ends, mask=~np.zeros((3, 2), bool)) for batch in of_a_team()]
+    return [batch.replace(reward=ends * [1.0, -1.0], terminated=ends, mask=ends | True) for batch in of_a_team()]
 
 
 def searched() -> SequenceReplayBuffer:

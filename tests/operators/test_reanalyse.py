@@ -96,9 +96,32 @@ def test_seats_of_games_become_games_of_moves_in_turn() -> None:
     assert first == len(rows) > 50
 
 
+def seats(**columns: Any) -> Batch:
+    """Whole games of two moves each, that the second player wins; side by side, the seats of one after another's."""
+    count = len(columns["env_id"])
+    who = {name: np.repeat(column, 2)[None] for name, column in columns.items()}
+    agent, end = np.tile([[0, 1]], count), np.ones((1, 2 * count), bool)
+    won = {"reward": 2.0 * agent - 1, "action": np.arange(2 * count)[None], "agent": agent, "t": 0 * agent}
+    return Batch(**who, **won, terminated=end, truncated=~end)
+
+
+def test_games_of_the_same_number_in_several_workers_stay_apart() -> None:
+    """K6: what a worker calls environment 0, episode 0 is another game than what the next one does."""
+    games = seats(worker=[0, 1, 0], env_id=[0, 0, 1], episode_id=[0, 0, 0])
+    assert JoinTurns()(Episodes()(games)).action.T.tolist() == [[0, 1], [4, 5], [2, 3]]
+
+
+@pytest.mark.parametrize("reward", [[[1.0, 1.0]], [[0.5, -0.25]]])
+def test_gains_that_are_no_loss_of_the_other_are_refused(reward: list[list[float]]) -> None:
+    """K6: and those before the end of a game."""
+    games = seats(env_id=[3], episode_id=[7])
+    with pytest.raises(SchemaError, match=r"in env_id 3, episode_id 7, the moves gain .* as the loss of the other"):
+        JoinTurns()(Episodes()(games.replace(reward=np.array(reward))))
+
+
 def test_agents_who_do_not_move_in_turn_are_refused() -> None:
     """K6: but for games that a fault has cut, which are dropped."""
-    seats: dict[str, Any] = {
+    moves: dict[str, Any] = {
         "reward": [[0.0, 0.0], [0.0, 0.0]],
         "agent": [[0, 1], [0, 1]],
         "env_id": [[0, 0], [0, 0]],
@@ -107,11 +130,11 @@ def test_agents_who_do_not_move_in_turn_are_refused() -> None:
         "terminated": [[False, False], [True, True]],
         "truncated": [[False, False], [False, False]],
     }
-    assert JoinTurns()(Episodes()(Batch(seats))).reward.shape == (4, 1)
-    seats["agent"] = [[1, 2], [1, 2]]
+    assert JoinTurns()(Episodes()(Batch(moves))).reward.shape == (4, 1)
+    moves["agent"] = [[1, 2], [1, 2]]
     with pytest.raises(SchemaError, match="expected two agents in turn, the first one first"):
-        JoinTurns()(Episodes()(Batch(seats)))
-    seats["truncated"] = [[False, False], [True, True]]
+        JoinTurns()(Episodes()(Batch(moves)))
+    moves["truncated"] = [[False, False], [True, True]]
     dropping = JoinTurns()
-    assert dropping(Episodes()(Batch(seats))).rows == 0
+    assert dropping(Episodes()(Batch(moves))).rows == 0
     assert dropping.context.counters["games_dropped"] == 1
