@@ -62,8 +62,8 @@ class Training:
 
     With an `all_reduce` of one batch, several learners compute the same as one: they shuffle alike, each takes its
     share of every minibatch, and gradients are averaged by rows. Advantages are estimated and standardized before
-    the division into shares. A model's statistics over rows in its forward (batch normalization) are those of the
-    share. Every learner computes the whole of a minibatch with fewer rows than learners.
+    the division into shares. Statistics over rows in a model's forward (batch normalization) or in a loss (λ of TD3+BC)
+    are those of the share. Every learner computes the whole of a minibatch with fewer rows than learners.
 
     With an `all_reduce` of separate batches, each learner estimates and standardizes over its own rows, and takes
     as many steps as the one with the most minibatches.

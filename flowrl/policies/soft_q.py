@@ -130,14 +130,18 @@ class RBCLearning(SoftQLearning):
     requires = ("obs", "action", "next_obs", "discount or terminated", "demonstration")
     reports_priority = False
 
+    def over_minibatch(self, rows: Batch) -> Batch:
+        """Add the weight `[B]` of each row in a mean over the demonstrations of the minibatch."""
+        shown = rows.demonstration.float()
+        return rows.replace(shown=shown / shown.mean().clamp(min=1 / len(shown)))
+
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
         policy = self.policy
         q = policy.model(rows.obs, policy.noise())
         action = rows.action.long()
         log_pi = torch.log_softmax(masked(q, action_mask(rows.obs)) / policy.settings.temperature, 1)
-        shown = rows.demonstration.float()
-        nll = -(of_action(log_pi, action) * shown).sum() / shown.sum().clamp(min=1)
+        nll = -(of_action(log_pi, action) * rows["shown"]).mean()
         bellman = self.error(q, rows, 0.0).square().mean()
         loss = nll + policy.settings.bellman_weight * bellman
         return loss, {"loss": loss, "nll": nll, "bellman": bellman, "q": of_action(q, action).mean()}

@@ -112,10 +112,13 @@ def test_the_loss_of_regularised_cloning_against_a_loop(bellman_weight: float) -
     nll = [math.log(sum(map(math.exp, q[i]))) - q[i][batch.action[i]] for i in np.flatnonzero(shown)]
     expected = sum(nll) / 3 + bellman_weight * sum(e * e for e in errors) / 7
     learn = policy.learn_mode
-    loss, scalars = learn.loss(learn.tensors(batch.replace(reward=np.full(7, np.nan))))
+    whole = learn.over_minibatch(learn.tensors(batch.replace(reward=np.full(7, np.nan))))
+    loss, scalars = learn.loss(whole)
     assert loss.item() == pytest.approx(expected, rel=1e-4)
     assert scalars["nll"].item() == pytest.approx(sum(nll) / 3, rel=1e-4)
-    none, _ = learn.loss(learn.tensors(rows(demonstration=np.zeros(7, bool))))
+    shares = [len(share) * learn.loss(share)[0].item() for share in (whole[:2], whole[2:])]  # of two learners
+    assert sum(shares) / 7 == pytest.approx(expected, rel=1e-4)
+    none, _ = learn.loss(learn.over_minibatch(learn.tensors(rows(demonstration=np.zeros(7, bool)))))
     assert torch.isfinite(none)
 
 
