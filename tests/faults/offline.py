@@ -43,13 +43,6 @@ FAULTS = [
     Fault(
         "O1",
         "operators/normalize.py",
-        "                policy.update_target(1.0)\n",
-        "                pass\n",
-        NORMALIZED + "test_a_dataset_is_normalised_by_its_own_statistics",
-    ),
-    Fault(
-        "O1",
-        "operators/normalize.py",
         "            self.gathered = True\n",
         "",
         NORMALIZED + "test_a_dataset_is_normalised_by_its_own_statistics",
