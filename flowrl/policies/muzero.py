@@ -26,7 +26,7 @@ from flowrl.policies.sampling import Array, eps_greedy_sample
 from flowrl.policies.search import Imagined, Planned, gumbel_search
 from flowrl.returns import n_step
 from flowrl.schedules import NumberOrSchedule, Schedule
-from flowrl.settings import Settings, at_least_one, fraction, not_negative, positive, scheduled, setting, sizes, span
+from flowrl.settings import Settings, at_least_one, fraction, positive, scheduled, setting, sizes, span
 
 #: Columns of what a search found, which reanalysis replaces.
 SEARCHED = ("search_policy", "search_value")
@@ -137,7 +137,7 @@ class UnrollSettings(Settings):
     """How the model is unrolled in learning, and how far rewards are summed."""
 
     unroll_steps: int = at_least_one(5, "steps that learning unrolls the model over")
-    n_step: int = not_negative(10, "rewards summed in a value target before it bootstraps, within a sequence")
+    n_step: int = at_least_one(10, "rewards summed in a value target before it bootstraps, within a sequence")
 
 
 class MuZeroPolicy(Policy):
@@ -300,9 +300,8 @@ class MuZeroLearning(Learning):
 
     zₜ = Σᵢ₌₀ʲ⁻¹ γⁱ rₜ₊ᵢ + γʲ ν_t+j
 
-    where ν is `search_value`; with n = 0 that of the step itself, whatever was played there. Behind a terminal state
-    values and rewards are 0 whatever the actions, which are drawn uniformly, and there is no policy to learn; behind
-    the last step of a sequence that goes on, nothing is learned.
+    where ν is `search_value`. Behind a terminal state values and rewards are 0 whatever the actions, which are drawn
+    uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing is learned.
     Each step of the model halves the gradient, that of what is said of its own state too.
 
     Source: Schrittwieser et al. 2020, eq. 1 and appendix G; Danihelka et al. 2022, section 4, for the policy.
@@ -395,8 +394,6 @@ def values_of(batch: Batch, real: Array, last: Array, over: Array, n: int, disco
     """The value targets zₜ `[T, B]`: see `MuZeroLearning`."""
     each = np.arange(len(last))
     reward, found = np.asarray(batch["reward"], np.float32), np.asarray(batch["search_value"], np.float32)
-    if not n:
-        return found
     terminated = np.asarray(batch["terminated"] != 0) & real
     cut = ~real
     cut[np.maximum(last - 1, 0), each] |= ~over & (last > 0)  # from there it bootstraps from the value of the last step
