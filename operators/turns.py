@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -58,8 +59,8 @@ class JoinTurns:
         names = [name for name in _GAME if name in rows]
         moves = rows[np.lexsort((rows["agent"], rows["t"], *(rows[name] for name in reversed(names))))]
         game = np.stack([moves[name] for name in names], 1)
-        begins = np.flatnonzero(np.r_[True, (game[1:] != game[:-1]).any(1)]) if len(moves) else np.zeros(0, np.int64)
-        games = [each for each in np.split(np.arange(len(moves)), begins[1:]) if self._whole(moves[each])]
+        cuts = [0, *(np.flatnonzero((game[1:] != game[:-1]).any(1)) + 1).tolist(), len(moves)]
+        games = [np.arange(*each) for each in pairwise(cuts) if self._whole(moves[slice(*each)])]
         last = np.zeros(len(moves), bool)
         last[[each[-1] for each in games]] = True
         moves["reward"] = np.where(last, moves["reward"], 0)
