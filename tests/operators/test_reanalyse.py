@@ -113,13 +113,13 @@ def test_games_of_the_same_number_in_several_workers_stay_apart() -> None:
 
 @pytest.mark.parametrize("reward", [[[1.0, 1.0]], [[0.5, -0.25]]])
 def test_gains_that_are_no_loss_of_the_other_are_refused(reward: list[list[float]]) -> None:
-    """K6: and those before the end of a game."""
+    """K6: what one gains the other loses."""
     games = seats(env_id=[3], episode_id=[7])
     with pytest.raises(SchemaError, match=r"in env_id 3, episode_id 7, the moves gain .* as the loss of the other"):
         JoinTurns()(Episodes()(games.replace(reward=np.array(reward))))
 
 
-def test_agents_who_do_not_move_in_turn_are_refused() -> None:
+def test_agents_who_do_not_move_in_turn_or_gain_before_the_end_are_refused() -> None:
     """K6: but for games that a fault has cut, which are dropped."""
     moves: dict[str, Any] = {
         "reward": [[0.0, 0.0], [0.0, 0.0]],
@@ -131,6 +131,8 @@ def test_agents_who_do_not_move_in_turn_are_refused() -> None:
         "truncated": [[False, False], [False, False]],
     }
     assert JoinTurns()(Episodes()(Batch(moves))).reward.shape == (4, 1)
+    with pytest.raises(SchemaError, match=r"the moves gain \[0\.0, 1\.0, 0\.0, 0\.0\]: expected nothing"):
+        JoinTurns()(Episodes()(Batch({**moves, "reward": [[0.0, 1.0], [0.0, 0.0]]})))
     moves["agent"] = [[1, 2], [1, 2]]
     with pytest.raises(SchemaError, match="expected two agents in turn, the first one first"):
         JoinTurns()(Episodes()(Batch(moves)))
