@@ -34,7 +34,7 @@ class Config(
 def policy(config: Config, observation_space: Any, action_space: Any) -> DiscreteCQLPolicy | CQLPolicy:
     """The policy for the kind of actions."""
     if isinstance(action_space, spaces.Discrete):
-        return DiscreteCQLPolicy.configured(config, observation_space, action_space, epsilon=0.0)
+        return DiscreteCQLPolicy.configured(config, observation_space, action_space, epsilon=0.0, algorithm="CQL")
     return CQLPolicy.configured(config, observation_space, action_space)
 
 

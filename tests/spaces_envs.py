@@ -40,8 +40,10 @@ class Dictionary(_Sampled):
 
 
 class Choices(_Sampled):
+    """Counted in bytes, as no policy does."""
+
     def __init__(self) -> None:
-        self.action_space = spaces.MultiDiscrete([2, 3])
+        self.action_space = spaces.MultiDiscrete([2, 3], dtype=np.uint8)
 
 
 class Switches(_Sampled):

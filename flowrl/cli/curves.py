@@ -165,7 +165,8 @@ def _task(run: RunRecord) -> str:
 
 
 def _group(run: RunRecord) -> str:
-    settings = {key: value for key, value in run.config.items() if key not in SAME_GROUP}
+    """Plan and settings; one that is null is as one that there was not yet."""
+    settings = {key: value for key, value in run.config.items() if key not in SAME_GROUP and value is not None}
     return json.dumps([run.plan, settings], sort_keys=True)
 
 

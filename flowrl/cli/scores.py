@@ -78,22 +78,22 @@ class Scores:
             )
         return cls(found, scale)
 
-    def normalized(self, algorithm: str) -> list[Numbers]:
-        """The scores of an algorithm on the scale, an array for each task."""
-        return [
-            (np.asarray(scores, dtype=float) - low) / (high - low)
+    def normalized(self, algorithm: str) -> dict[str, Numbers]:
+        """The scores of an algorithm on the scale, by task."""
+        return {
+            task: (np.asarray(scores, dtype=float) - low) / (high - low)
             for task, scores in self.runs[algorithm].items()
             for low, high in [self.scale.get(task, (0.0, 1.0))]
-        ]
+        }
 
     def profiles(self, points: int) -> list[Profile]:
         """The performance profile of each algorithm, on common thresholds."""
-        everything = np.concatenate([task for algorithm in self.runs for task in self.normalized(algorithm)])
+        everything = np.concatenate([task for algorithm in self.runs for task in self.normalized(algorithm).values()])
         margin = 0.02 * (np.ptp(everything) or 1.0)
         thresholds = np.linspace(everything.min() - margin, everything.max() + margin, points)
         profiles = []
         for algorithm in self.runs:
-            above = [task[:, None] > thresholds for task in self.normalized(algorithm)]
+            above = [task[:, None] > thresholds for task in self.normalized(algorithm).values()]
             low, high = interval(above, performance_profile, resamples=RESAMPLES) or (None, None)
             profiles.append(Profile(algorithm, thresholds, performance_profile(*above, axis=0), low, high))
         return profiles
@@ -113,7 +113,7 @@ class Scores:
         """A row for each algorithm: the interquartile mean of its scores on the scale in all its tasks."""
         rows = [["algorithm", "tasks", "runs", "IQM on the scale", f"{SURE} interval"]]
         for algorithm in self.runs:
-            tasks = self.normalized(algorithm)
+            tasks = list(self.normalized(algorithm).values())
             runs = sum(map(len, tasks))
             mean = f"{interquartile_mean(np.concatenate(tasks)):.3f}"
             rows.append([algorithm, f"{len(tasks)}", f"{runs}", mean, between(interval(tasks))])
@@ -123,10 +123,11 @@ class Scores:
         """A row for each two algorithms with a task in common: how probable it is that the first scores more."""
         rows = [["algorithm", "improves on", "tasks", "probability", f"{SURE} interval"]]
         for first, second in combinations(self.runs, 2):
-            shared = [task for task in self.runs[first] if task in self.runs[second]]
+            ours, theirs = self.normalized(first), self.normalized(second)
+            shared = [task for task in ours if task in theirs]
             if not shared:
                 continue
-            scores = [self.runs[name][task] for name in (first, second) for task in shared]
+            scores = [found[task] for found in (ours, theirs) for task in shared]
             probability = f"{probability_of_improvement(*scores):.3f}"
             bounds = between(interval(scores, probability_of_improvement))
             rows.append([first, second, f"{len(shared)}", probability, bounds])

@@ -52,7 +52,7 @@ def _width(action_space: Space) -> int:
     if choices := choices_of(action_space):
         return sum(choices)
     raise ConfigError(
-        f"there is an action mask, but the action space {action_space} has nothing to choose from: a mask is of "
+        f"there is an action mask, but the action space {action_space} can have none: a mask is of "
         "Discrete actions, MultiDiscrete ones of one row, or MultiBinary ones; give what it is another name"
     )
 

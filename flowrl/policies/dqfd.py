@@ -54,7 +54,7 @@ class DQfDPolicy(DQNPolicy):
     def __init__(self, *spaces: Any, **settings: Any) -> None:
         if settings.get("normalize_rewards"):
             raise ConfigError("normalize_rewards=True: DQfD learns from raw rewards, over one step and over several")
-        super().__init__(*spaces, **settings)
+        super().__init__(*spaces, **{"algorithm": "DQfD", **settings})
 
     def _build(self) -> None:
         super()._build()

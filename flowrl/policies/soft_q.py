@@ -53,7 +53,7 @@ class SoftQPolicy(DQNPolicy):
         for name in ("head", "epsilon"):
             if settings.get(name) is not None:
                 raise ConfigError(f"{name}={settings[name]!r}: soft Q-learning learns means, and explores by entropy")
-        super().__init__(*spaces, **settings)
+        super().__init__(*spaces, **{"algorithm": "soft Q-learning", **settings})
 
     def _build(self) -> None:
         super()._build()

@@ -44,9 +44,10 @@ def test_seeds_are_one_curve_and_other_settings_another(tmp_path: Path) -> None:
     other = write_run(tmp_path / "b", line((1, 1)), rate=2.0)
     env = write_run(tmp_path / "c", line((1, 1)), env="Acrobot-v1")
     plan = write_run(tmp_path / "d", line((1, 1)), plan="dqn")
-    found = drawn(*same, other, env, plan)
+    before_a_setting = write_run(tmp_path / "e", line((1, 1), (2, 2)), new=None)
+    found = drawn(*same, other, env, plan, before_a_setting)
     assert [(curve.label, curve.statistic) for curve in found] == [
-        ("tiny CartPole-v1, rate=1.0", "mean of 3 runs"),
+        ("tiny CartPole-v1, rate=1.0", "IQM of 4 runs"),
         ("tiny CartPole-v1, rate=2.0", "1 run"),
         ("tiny Acrobot-v1", "1 run"),
         ("dqn CartPole-v1", "1 run"),
@@ -289,3 +290,14 @@ def test_a_profile_needs_scores_that_can_be_compared(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert [row[:4] for row in cells(done.stdout)[0]] == [["CartPole-v1", "tiny", "2", "1.500"]]
     assert (tmp_path / "a" / "profile.png").exists(), "of one environment scores are as they are"
+
+
+def test_less_is_more_on_a_scale_that_falls(tmp_path: Path) -> None:
+    """S4: an algorithm with the higher mean on the scale is the one that improves on the other."""
+    seeds_of(tmp_path / "a", [1.0, 2.0], plan="cheap")
+    seeds_of(tmp_path / "b", [5.0, 6.0], plan="dear")
+    done = flowrl("plot", tmp_path, "--profile", "--scale", "CartPole-v1=10,0")
+    assert done.exit_code == 0, done.output
+    _, over_tasks, improvements = cells(done.stdout)
+    assert [row[3] for row in over_tasks] == ["0.850", "0.450"]
+    assert improvements[0][:4] == ["cheap", "dear", "1", "1.000"]

@@ -95,7 +95,7 @@ def test_a_mask_that_is_not_there_is_an_error(info: dict[str, Any], message: str
 
 
 def test_what_cannot_have_a_mask_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Box.* has nothing to choose from"):
+    with pytest.raises(ConfigError, match=r"Box.* can have none"):
         make_env("Pendulum-v1", wrappers=["ActionMask"])
     with pytest.raises(ConfigError, match="have an action_mask already"):
         make_env(Doors, wrappers=["ActionMask"])

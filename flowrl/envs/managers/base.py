@@ -419,7 +419,8 @@ class Manager(abc.ABC):
             self._refuse("step")
         given = np.asarray(actions)
         dtype = self._action_dtype
-        if given.shape != self._actions_shape or not fits(given.dtype, dtype):
+        choices = given.dtype.kind in "iu" and dtype.kind in "iu"  # which policies count in int64 for every space
+        if given.shape != self._actions_shape or not (choices or fits(given.dtype, dtype)):
             raise SchemaError(
                 f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
                 f"one row for each of {self.num_envs} environments, in the numbers of {self.action_space}"
