@@ -22,7 +22,8 @@ made in pieces, and on several machines; the core-hours that are left are printe
 --report runs nothing. From the lines that were recorded with today's settings it prints the statistics that the field
 asks for (S4, S7): interquartile means, tolerance intervals of single runs, probabilities of improvement in return and
 in env steps until the goal, and with --profile draws performance profiles. It leaves out seeds that settings were
-chosen on. Scores over tasks are on a scale from 0, the return of random actions, to 1, the task's.
+chosen on. Scores over tasks are on a scale from 0, the return of random actions, to 1, the highest goal that a task has
+in that environment.
 
     python benchmarks/learning.py [TASK ...] --report benchmarks/learning.csv [--out tables.md] [--profile profile.svg]
 """
@@ -90,6 +91,7 @@ class Recorded(NamedTuple):
     score: float
     env_steps: int
     seconds: float
+    ended: str
 
 
 class Outcome(NamedTuple):
@@ -99,6 +101,7 @@ class Outcome(NamedTuple):
     score: float  #: mean return of 100 episodes on fresh seeds, or minus the NashConv
     env_steps: int
     seconds: float
+    ended: str = "budget"  #: of `ENDED`
 
 
 def options_of(task: Task) -> list[str]:
@@ -130,7 +133,7 @@ def run_seed(task: Task, folder: Path, seed: int) -> Outcome:
         score = trained.evaluate(episodes=100, seed=1_000_000 + seed)["return_mean"]
     last = summary["last"]
     steps = last["env_steps" if "env_steps" in last else "updates"]  # there are none without an environment
-    return Outcome(seed, score, steps, summary["seconds"] + summary["eval_seconds"])
+    return Outcome(seed, score, steps, summary["seconds"] + summary["eval_seconds"], summary["outcome"])
 
 
 def nash_conv_of(out: Path, task: Task) -> NashConv:
@@ -204,7 +207,7 @@ def read_record(file: Path) -> list[Recorded]:
         return [
             Recorded(
                 *(line["task"], line["by"], line["settings"], int(line["seed"])),
-                *(float(line["score"]), int(line["env_steps"]), float(line["seconds"])),
+                *(float(line["score"]), int(line["env_steps"]), float(line["seconds"]), line["ended"]),
             )
             for line in csv.DictReader(lines)
         ]
@@ -357,9 +360,20 @@ def passes(task: Task, outcomes: Sequence[Outcome]) -> bool:
 
 
 def world_of(task: Task) -> str:
-    """The environment of a task with its arguments and wrappers."""
+    """The environment of a task with its arguments and wrappers, and the opponent."""
     words = task.settings.split()
-    return " ".join([task.env, *(words[i + 1] for i, word in enumerate(words) if word in ("--env-arg", "--wrapper"))])
+    more = [words[i + 1] for i, word in enumerate(words) if word in ("--env-arg", "--wrapper")]
+    return " ".join([task.env, *more, *(["against", task.opponent] if task.opponent else [])])
+
+
+def scales() -> dict[str, tuple[float, float]]:
+    """Of each environment the returns that are 0 and 1: of random actions, and the highest goal of its tasks."""
+    found: dict[str, tuple[float, float]] = {}
+    for task in TASKS.values():
+        if task.env in RANDOM and not task.judged_at_end:
+            scale = RANDOM[task.env], task.least
+            found[world_of(task)] = max(scale, found.get(world_of(task), scale))
+    return found
 
 
 def algorithms() -> dict[str, str]:
@@ -377,18 +391,16 @@ def report(file: Path, chosen: Mapping[str, Task], profile: Path | None) -> str:
     fresh = [line for line in now if line.seed not in chosen[line.task].seen]
     if not fresh:
         raise SystemExit(f"{file} has no seed of these tasks with today's settings that these were not chosen on")
-    names, goals = algorithms(), {}
+    names, goals = algorithms(), scales()
     returns: dict[str, dict[str, list[float]]] = {}
     steps: dict[str, dict[str, list[float]]] = {}
     for line in fresh:
         task = chosen[line.task]
         algorithm = names[line.task] if line.by == "flowrl" else f"{names[line.task]} of {line.by}"
         returns.setdefault(algorithm, {}).setdefault(world_of(task), []).append(line.score)
-        if not task.judged_at_end:
-            reached = -line.env_steps if line.score >= task.least else float("-inf")
-            steps.setdefault(algorithm, {}).setdefault(world_of(task), []).append(reached)
-            if task.env in RANDOM:
-                goals[world_of(task)] = RANDOM[task.env], task.least
+        if not task.judged_at_end and not task.data:
+            reached = -line.env_steps if line.ended == "goal" else float("-inf")
+            steps.setdefault(algorithm, {}).setdefault(f"{world_of(task)} to {task.goal:g}", []).append(reached)
     scaled = {name: {world: of[world] for world in of if world in goals} for name, of in returns.items()}
     on_scale = Scores({name: of for name, of in scaled.items() if of}, goals)
     if profile and not on_scale.runs:
@@ -399,7 +411,7 @@ def report(file: Path, chosen: Mapping[str, Task], profile: Path | None) -> str:
     left_out = f"Left out: {len(lines) - len(now)} of other settings, {seen} that settings were chosen on."
     titled = [
         (f"{len(fresh)} seeds. {left_out}", Scores(returns).by_task()),
-        ("Over tasks, from 0, the return of random actions, to 1, the goal:", on_scale.over_tasks()),
+        ("Over tasks, from 0, the return of random actions, to 1, the highest goal:", on_scale.over_tasks()),
         ("More return:", Scores(returns).improvements()),
         ("Fewer env steps until the goal, which a run without it takes for ever:", Scores(steps).improvements()),
     ]
