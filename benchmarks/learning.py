@@ -101,7 +101,7 @@ class Outcome(NamedTuple):
     score: float  #: mean return of 100 episodes on fresh seeds, or minus the NashConv
     env_steps: int
     seconds: float
-    ended: str = "budget"  #: of `ENDED`
+    ended: str = "done"  #: of `ENDED`
 
 
 def options_of(task: Task) -> list[str]:
