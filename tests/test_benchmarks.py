@@ -277,6 +277,34 @@ def test_recorded_seeds_are_told_by_the_statistics_of_the_field(
     assert learning.core_hours(tasks, range(9), tmp_path, file).startswith("8 of 18 seeds are left: 1.00 core-hours")
 
 
+def test_a_report_compares_what_is_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4: env steps to the same goal, shares against the same opponent; the scale is that of the environment."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    learning, file = import_module("learning"), tmp_path / "record.csv"
+    names = ("dqn-mountaincar", "rnd-mountaincar", "alphazero-noughts-perfect", "muzero-noughts-random")
+    names += ("iql-pendulum-data", "td3_bc-pendulum-data")
+    for name in names:
+        for seed in (30, 31):
+            one = learning.Outcome(seed, -140.0, 1_000, 9.0, "goal")
+            learning.record(file, name, learning.fingerprint(learning.TASKS[name]), "flowrl", one)
+    text = learning.report(file, {name: learning.TASKS[name] for name in names}, None)
+    more, *sooner = text.partition("More return:")[2].split("Fewer env steps")
+    assert re.findall(r"^\| ([\w-]+) +\| ([\w-]+) ", more, re.MULTILINE)[1:] == [("dqn", "rnd_ppo"), ("iql", "td3_bc")]
+    assert not sooner
+    on_scale = text.partition("Over tasks")[2].partition("More return:")[0]
+    mountain_car, pendulum = (-140 + 200) / (-110 + 200), (-140 + 1230.7) / (-200 + 1230.7)
+    assert on_scale.count(f"{mountain_car:.3f} ") == on_scale.count(f"{pendulum:.3f} ") == 6  # with both bounds
+
+
+def test_a_record_says_how_a_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    learning, folder = import_module("learning"), tmp_path / "dqn-cartpole"
+    ended(folder, [500.0])
+    summary = json.loads((folder / "seed-0" / "summary.json").read_text())
+    found = learning.run_seed(learning.TASKS["dqn-cartpole"], folder, 0)
+    assert found.ended == summary["outcome"] != learning.Outcome(0, 0.0, 0, 0.0).ended
+
+
 def test_seeds_that_are_recorded_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     learning, file = import_module("learning"), tmp_path / "record.csv"

@@ -61,6 +61,7 @@ def test_the_plan_says_what_it_does() -> None:
         ("r2d2", "R2D2"),
         ("apex_dqn", "Ape-X"),
         ("sqil", "soft Q-learning"),
+        ("dqfd", "DQfD"),
     ],
 )
 def test_actions_that_it_cannot_take_are_refused_in_its_own_name(plan: str, name: str) -> None:
