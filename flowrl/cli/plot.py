@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,12 @@ AXES = {
 }
 #: Colours for all kinds of colour vision: Okabe & Ito 2008, without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+#: Where there are more curves than colours, these tell them apart.
+DASHES = ("-", "--", ":", "-.")
+#: Height of a figure, and what a line of its legend adds to it beyond the sixth, in inches.
+HEIGHT, LINE = 5.0, 0.22
+#: Characters of a title, and of a label in the legend, that fit into the width of a figure.
+TITLE, LABEL = 70, 90
 SUFFIXES = (".png", ".svg")
 
 
@@ -140,9 +147,10 @@ def draw(curves: Sequence[Curve], x: str, y: str) -> Figure:
     """Draw curves in one figure: thin lines for single runs, a thick one for their middle, a band for its interval."""
     figure, axes = _axes()
     for index, curve in enumerate(curves):
-        _add(axes, curve, COLOURS[index % len(COLOURS)], f"curve-{index}")
+        _add(axes, curve, _style(index), f"curve-{index}")
     axes.set(xlabel=AXES.get(x, x), ylabel=AXES.get(y, y))
-    axes.set_title(f"{curves[0].label}: {y}" if len(curves) == 1 else f"{y} over {x}")
+    title = f"{curves[0].label}: {y}" if len(curves) == 1 else f"{y} over {x}"
+    axes.set_title(textwrap.fill(title, TITLE))
     _legend(figure)
     return figure
 
@@ -151,14 +159,13 @@ def draw_profiles(scores: Scores, y: str) -> Figure:
     """Draw the performance profile of each algorithm, with its band: higher and further right is better."""
     figure, axes = _axes()
     for index, each in enumerate(scores.profiles(POINTS)):
-        colour, name = COLOURS[index % len(COLOURS)], f"profile-{index}"
+        style, name = _style(index), f"profile-{index}"
         tasks = scores.runs[each.algorithm].values()
         label = f"{each.algorithm}: {sum(map(len, tasks))} runs" + (f" in {len(tasks)} tasks" if len(tasks) > 1 else "")
         if each.low is not None and each.high is not None:
-            band: dict[str, Any] = {"color": colour, "alpha": 0.18, "linewidth": 0, "gid": f"{name}-band"}
-            axes.fill_between(each.thresholds, each.low, each.high, step="pre", **band)
+            axes.fill_between(each.thresholds, each.low, each.high, step="pre", **_band(style, name))
             label += f", {SURE} interval"
-        axes.step(each.thresholds, each.share, color=colour, linewidth=2.2, label=label, gid=name)
+        axes.step(each.thresholds, each.share, linewidth=2.2, label=label, gid=name, **style)
     scaled = ", 0 and 1 as in the scale" if scores.scale else ""
     axes.set(xlabel=f"score: {AXES.get(y, y)}{scaled}", ylabel="share of runs with a higher score", ylim=(-0.02, 1.02))
     axes.set_title("performance profile")
@@ -169,7 +176,7 @@ def draw_profiles(scores: Scores, y: str) -> Figure:
 def _axes() -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
+    figure = Figure(figsize=(8, HEIGHT), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     axes.margins(x=0.02)
     axes.grid(alpha=0.3)
@@ -180,10 +187,24 @@ def _axes() -> tuple[Figure, Axes]:
 
 def _legend(figure: Figure) -> None:
     """Below the axes, where long labels hide no curve."""
-    figure.legend(loc="outside lower center", ncols=1, frameon=False)
+    texts = figure.legend(loc="outside lower center", ncols=1, frameon=False).get_texts()
+    for text in texts:
+        text.set_text(textwrap.fill(text.get_text(), LABEL))
+    lines = sum(text.get_text().count("\n") + 1 for text in texts)
+    figure.set_figheight(HEIGHT + LINE * max(0, lines - len(COLOURS)))
 
 
-def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
+def _style(index: int) -> dict[str, Any]:
+    """The colour and the dashes of a curve."""
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+
+
+def _band(style: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The look of the interval around it."""
+    return {"color": style["color"], "alpha": 0.18, "linewidth": 0, "gid": f"{name}-band"}
+
+
+def _add(axes: Axes, curve: Curve, common: Mapping[str, Any], name: str) -> None:
     """Add one group to the axes; the names of its lines become ids in an SVG."""
     label = f"{curve.label}: {curve.statistic}"
     alone = curve.middle is None
@@ -191,13 +212,13 @@ def _add(axes: Axes, curve: Curve, colour: str, name: str) -> None:
         style: dict[str, Any] = {"linewidth": 1.6} if alone else {"linewidth": 0.7, "alpha": 0.45}
         if alone and index == 0:
             style["label"] = label if len(curve.lines) == 1 else f"{label}, no x in common"
-        axes.plot(xs, ys, color=colour, gid=f"{name}-run-{index}", marker="." if len(xs) == 1 else None, **style)
+        axes.plot(xs, ys, gid=f"{name}-run-{index}", marker="." if len(xs) == 1 else None, **common, **style)
     if curve.grid is None or curve.middle is None:
         return
     if curve.low is not None and curve.high is not None:
-        axes.fill_between(curve.grid, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0, gid=f"{name}-band")
+        axes.fill_between(curve.grid, curve.low, curve.high, **_band(common, name))
         label += f", {SURE} interval"
-    axes.plot(curve.grid, curve.middle, color=colour, linewidth=2.2, label=label, gid=f"{name}-middle")
+    axes.plot(curve.grid, curve.middle, linewidth=2.2, label=label, gid=f"{name}-middle", **common)
 
 
 def save(figure: Figure, files: Sequence[Path]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flowrl.cli.curves import RunRecord, curves, find_runs
+from flowrl.cli.plot import draw
 from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.errors import ConfigError
 from tests.cli.parts import TINY, flowrl
@@ -123,15 +124,19 @@ def texts_of(file: Path) -> list[str]:
     return ["".join(element.itertext()) for element in ElementTree.parse(file).iter(f"{SVG}text")]
 
 
+def nothing_cut_off(png: Path, height: int = 750) -> bool:
+    picture = matplotlib.image.imread(png)
+    assert picture.shape == (height, 1200, 4)
+    edge = np.concatenate([picture[0], picture[-1], picture[:, 0], picture[:, -1]])
+    return bool((edge == 1).all())
+
+
 def test_a_png_and_an_svg_are_written_into_the_first_folder(runs: Path) -> None:
     done = flowrl("plot", runs / "rate-1", runs / "rate-2")
     assert done.exit_code == 0, done.output
     png, svg = runs / "rate-1" / "curve.png", runs / "rate-1" / "curve.svg"
     assert done.stdout.splitlines() == [str(png), str(svg)]
-    picture = matplotlib.image.imread(png)
-    assert picture.shape == (750, 1200, 4)
-    edge = np.concatenate([picture[0], picture[-1], picture[:, 0], picture[:, -1]])
-    assert (edge == 1).all(), "something is cut off at the edge"
+    assert nothing_cut_off(png)
     assert sorted(ids_of(svg)) == sorted(
         [f"curve-0-run-{i}" for i in range(5)]
         + [f"curve-1-run-{i}" for i in range(2)]
@@ -145,6 +150,22 @@ def test_a_png_and_an_svg_are_written_into_the_first_folder(runs: Path) -> None:
         "tiny CartPole-v1, rate=1.0: IQM of 5 runs, 95 % interval",
         "tiny CartPole-v1, rate=2.0: mean of 2 runs, 95 % interval",
     } <= set(texts)
+
+
+def test_a_long_name_of_a_run_takes_several_lines(tmp_path: Path) -> None:
+    run, out = tmp_path / "a", tmp_path / "x.png"
+    write_run(run, line((1, 0), (2, 5)), env_args={f"argument_{number}": "word " * 4 for number in range(4)})
+    assert flowrl("plot", run, "--out", out).exit_code == 0
+    assert nothing_cut_off(out)
+
+
+def test_many_curves_have_a_line_each_in_a_legend_below_the_axes(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"{rate}", line((1, 0), (2, rate)), rate=rate) for rate in range(20)]
+    out = tmp_path / "x.png"
+    assert flowrl("plot", *runs, "--out", out).exit_code == 0
+    assert nothing_cut_off(out, height=750 + 14 * 33)
+    (axes,) = draw(drawn(*runs), "env_steps", "episode_return").axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 20, "each looks otherwise"
 
 
 def test_any_keys_and_one_file(runs: Path, tmp_path: Path) -> None:
