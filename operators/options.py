@@ -527,8 +527,8 @@ class JudgeSettings(Settings):
 
     eval_opponent: str | None = setting(
         "random",
-        "whom evaluations meet, from either side in turn: a run, a policy file, or random, one_ply or perfect, see "
-        "Games; None: the learner plays itself",
+        "whom evaluations meet, from either side in turn: a run, a policy file, or random, one_ply, mcts or perfect, "
+        "see Games; None: the learner plays itself",
     )
 
 
@@ -550,7 +550,7 @@ class PoolSettings(JudgeSettings):
     """Opponents that are past selves."""
 
     opponents: tuple[str, ...] = setting(
-        (), "further members: runs, policy files, and random, one_ply or perfect, see Games"
+        (), "further members: runs, policy files, and random, one_ply, mcts or perfect, see Games"
     )
     pool_size: int = positive(8, "past selves of a learner in the pool; the oldest leaves when another one joins")
     snapshot_every: int = positive(20_000, "env steps after which a copy of a learner joins the pool")

@@ -465,8 +465,8 @@ def evaluate(
     than 4), with a 95 % bootstrap interval.
 
     Several with --env GAME, a game for two, play each other: `flowrl evaluate RUN_A RUN_B random --env GAME` prints
-    what each gains against each. random, one_ply (of tic-tac-toe and connect four) and perfect (of tic-tac-toe) are
-    players by name.
+    what each gains against each. random, one_ply and mcts (of tic-tac-toe and connect four) and perfect (of
+    tic-tac-toe) are players by name.
     """
     from flowrl.cli.evaluate import evaluate_given
     from flowrl.storage.files import json_text

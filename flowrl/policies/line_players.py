@@ -1,4 +1,4 @@
-"""Players of tic-tac-toe and connect four that follow rules: opponents of known strength."""
+"""Players of tic-tac-toe and connect four that need no training: opponents of known strength."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 
 from flowrl.envs.games.connect_four import ConnectFour
 from flowrl.envs.games.line_game import LineGame
+from flowrl.envs.games.model import GameModel
 from flowrl.envs.games.tic_tac_toe import TicTacToe
 from flowrl.errors import ConfigError
 from flowrl.policies.sampling import Array, uniform_choice
 from flowrl.policies.scripted import FixedPolicy
+from flowrl.policies.search import tree_search
 
 
 class LinePlayer(FixedPolicy):
@@ -58,6 +60,54 @@ class OnePly(LinePlayer):
     def _stone(self, occupied: int, move: int) -> int:
         stone: int = self.rules.placed(occupied, self.rules.lowest[move])
         return stone
+
+
+class MCTS(LinePlayer):
+    """Searches the tree of moves without a network: see `tree_search`, with equal priors.
+
+    A position is worth what the agent who moves there gains in one game of random moves from it. Of the moves with the
+    most visits it draws one.
+
+    Source: Kocsis & Szepesvári 2006, "Bandit based Monte-Carlo Planning", there with another bound.
+    """
+
+    simulations, c_puct = 200, 5.0
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        super().__init__(observation_space, action_space)
+        self.draws = 1 + self.simulations * self.rules.longest
+
+    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
+        """See `LinePlayer.act`. A row depends on its own noise alone (K1)."""
+        (moving,) = obs["action_mask"].any(1).nonzero()
+        action = np.zeros(len(noise), np.int64)
+        if len(moving):
+            action[moving] = self._searched(self.rules.states(obs)[moving], noise[moving])
+        return {"action": action}
+
+    def _searched(self, roots: Array, noise: Array) -> Array:
+        games = iter(np.split(noise[:, 1:], self.simulations, 1))
+        equal = np.full((len(roots), self.rules.actions), 1 / self.rules.actions)
+
+        def evaluate(states: Array) -> tuple[Array, Array]:
+            return equal, played_out(self.rules, states, next(games))
+
+        visits, _ = tree_search(
+            self.rules, roots, evaluate, simulations=self.simulations, c_puct=self.c_puct, prior=equal
+        )
+        return uniform_choice(noise[:, 0], visits == visits.max(1, keepdims=True))
+
+
+def played_out(model: GameModel, states: Array, noise: Array) -> Array:
+    """What the agents who move in `states [N, ...]` gain in a game of random moves, by uniform noise `[N, moves]`."""
+    gained, rows, turn = np.zeros(len(states)), np.arange(len(states)), 1.0
+    for luck in noise.T:
+        states, gain, over = model.play(states, uniform_choice(luck[rows], model.legal(states)))
+        gained[rows] = turn * gain
+        rows, states, turn = rows[~over], states[~over], -turn
+        if not len(rows):
+            break
+    return gained
 
 
 class Perfect(LinePlayer):

@@ -15,6 +15,7 @@ from flowrl.errors import ConfigError
 SCRIPTED = {
     "random": "flowrl.policies.scripted:RandomPolicy",
     "one_ply": "flowrl.policies.line_players:OnePly",
+    "mcts": "flowrl.policies.line_players:MCTS",
     "perfect": "flowrl.policies.line_players:Perfect",
 }
 

@@ -14,9 +14,10 @@ from flowrl.envs import Environments
 from flowrl.envs.games import Game, Turn
 from flowrl.errors import ConfigError
 from flowrl.policies import DQNPolicy, RandomPolicy
-from flowrl.policies.line_players import OnePly, Perfect
+from flowrl.policies.line_players import MCTS, OnePly, Perfect
 from flowrl.policies.scripted import ScriptedPolicy
 from flowrl.rollout import evaluate, payoffs
+from flowrl.trainer.players import scripted
 
 
 def showing(side: int) -> ScriptedPolicy:
@@ -57,14 +58,47 @@ def test_perfect_play_never_loses() -> None:
     assert table.shares("perfect", "perfect") == (0, 1, 0)
 
 
-def test_a_player_of_one_ply_wins_before_it_defends() -> None:
-    player = OnePly(*_spaces("flowrl:connect_four"))
+class Quick(MCTS):
+    simulations = 100
+
+
+@pytest.mark.parametrize("kind", [OnePly, Quick])
+def test_who_looks_ahead_wins_before_it_defends(kind: Any) -> None:
+    player = kind(*_spaces("flowrl:connect_four"))
     board = np.zeros((2, 6, 7), np.float32)
     board[:, 5, :3] = -1  # the other one threatens column 3
     board[1, 3:, 6] = 1  # its own threat is in column 6
     obs = Batch(board=board.reshape(2, -1), action_mask=np.ones((2, 7), np.int8))
-    for noise in (0.0, 0.99):
-        assert player.act(obs, np.full((2, 1), noise), 0)["action"].tolist() == [3, 6]
+    for seed in range(5):
+        noise = np.random.default_rng(seed).random((2, player.draws))
+        assert player.act(obs, noise, 0)["action"].tolist() == [3, 6]
+
+
+def test_players_that_need_no_training_have_names() -> None:
+    names = ("random", "one_ply", "mcts", "perfect")
+    assert [scripted(name) for name in names] == [RandomPolicy, OnePly, MCTS, Perfect]
+
+
+def test_a_plain_search_beats_a_player_of_one_ply() -> None:
+    table = payoffs({"search": Quick, "one_ply": OnePly}, "flowrl:tic_tac_toe", episodes=50, num_envs=50)
+    won, _, lost = table.shares("search", "one_ply")
+    assert won > 2 * lost
+
+
+def test_a_plain_search_of_a_position_does_not_depend_on_others() -> None:
+    """K1: nor do positions without a move, of those who wait, take part."""
+    player = Quick(*_spaces("flowrl:connect_four"))
+    assert player.draws == 1 + 100 * 42
+    states = np.zeros((4, 2), np.uint64)
+    for moves in ((0, 1, 2, 3), (3, 3, 1, 3)):
+        states, _, _ = player.rules.play(states, np.array(moves))
+    obs = player.rules.observe(states)
+    obs.action_mask[2] = 0
+    noise = np.random.default_rng(1).random((4, player.draws))
+    together = player.act(obs, noise, 0)["action"]
+    alone = [player.act(obs[[row]], noise[[row]], 0)["action"][0] for row in range(4)]
+    assert together.tolist() == alone
+    assert obs.action_mask[[0, 1, 3], together[[0, 1, 3]]].all()
 
 
 class Short(Game):
