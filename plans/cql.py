@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 from gymnasium import spaces
 
+from flowrl.errors import ConfigError
 from flowrl.operators.options import TargetNetworkSettings
 from flowrl.plans import iql
 from flowrl.policies import CQLPolicy, DiscreteCQLPolicy
@@ -34,6 +35,8 @@ class Config(
 def policy(config: Config, observation_space: Any, action_space: Any) -> DiscreteCQLPolicy | CQLPolicy:
     """The policy for the kind of actions."""
     if isinstance(action_space, spaces.Discrete):
+        if config.diversity:
+            raise ConfigError(f"diversity={config.diversity:g} is of continuous actions, but these are {action_space}")
         return DiscreteCQLPolicy.configured(config, observation_space, action_space, epsilon=0.0, algorithm="CQL")
     return CQLPolicy.configured(config, observation_space, action_space)
 

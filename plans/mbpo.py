@@ -80,7 +80,15 @@ class Config(DynamicsSettings, SACPolicy.Settings, ReplaySettings, ActingConfig)
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:
-    """Four branches in turn: act, fit the model, imagine, learn."""
+    """Four branches in turn: act, fit the model, imagine, learn.
+
+    Raises: ConfigError: the environment is a game of several agents, whose moves the model would have to foresee.
+    """
+    if workers.num_agents() > 1:
+        raise ConfigError(
+            f"MBPO imagines what one agent does, but {workers.environments} has {workers.num_agents()}: take sac, or "
+            "another plan without a model"
+        )
     model, (real, imagined) = config.dynamics(workers), config.buffers()
 
     # (1) Act, and store what happens.

@@ -12,7 +12,7 @@ from flowrl.cli.record import record_run
 from flowrl.trainer.plan_file import load_plan_file
 
 #: Episodes of each.
-EPISODES = {"CartPole-v1": 20, "Pendulum-v1": 2}
+EPISODES = {"CartPole-v1": 20, "Pendulum-v1": 2, "tests.spaces_envs:Arms": 50}
 
 
 @cache

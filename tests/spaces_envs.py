@@ -43,7 +43,12 @@ class Choices(_Sampled):
     """Counted in bytes, as no policy does."""
 
     def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1, 1, (3,), np.float32)  # its own, so that others do not draw from it
         self.action_space = spaces.MultiDiscrete([2, 3], dtype=np.uint8)
+
+
+class Arms(_Sampled):
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
 
 
 class Switches(_Sampled):

@@ -163,7 +163,7 @@ class League:
         """
         if seating is None or len(seating.agents) != 2 or len(seating.kinds) != 1:
             who = "one agent" if seating is None else f"the agents {', '.join(seating.agents)}"
-            raise ConfigError(f"{env} has {who}: a league plays games of two agents with the same spaces")
+            raise ConfigError(f"{env} has {who}: self-play and leagues take games of two agents with the same spaces")
         if agents:
             raise ConfigError(f"agents={agents}: the league draws who plays whom; leave agents out")
         if set(policies) != set(self.learners):

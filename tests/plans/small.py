@@ -328,6 +328,11 @@ SMALL["hierarchy recurrent"] = {
     **SMALL["hierarchy"],
     "manager": {**SMALL["hierarchy"]["manager"], "recurrent": "gru", "memory_size": 8, "sequence_length": 3},
 }
+TRANSFORMER = {"recurrent": "gtrxl", "memory_size": 8, "memory_steps": 4, "memory_layers": 2}
+SMALL["ppo transformer"] = {**SMALL["ppo recurrent"], **TRANSFORMER}
+SMALL["r2d2 transformer"] = {**SMALL["r2d2"], **TRANSFORMER}
+SMALL["ppo hybrid"] = {**SMALL["ppo"], "env": "tests.spaces_envs:Throws"}
+SMALL["dqn choices"] = {**SMALL["dqn"], "env": "tests.spaces_envs:Choices"}
 SMALL["dqn prioritized"] = {**SMALL["dqn"], "prioritized": True, "priority_beta_steps": 200}
 SMALL["dqn munchausen"] = {**SMALL["dqn"], "munchausen": 0.9, "n_step": 1}
 SMALL["qrdqn"] = {**SMALL["dqn"], **OFTEN, "quantiles": 5}
@@ -352,6 +357,12 @@ SMALL["bc"] = {"hidden": (16,), "batch_size": 8, "report_every": 5, "device": "c
 SMALL |= {name: {**SMALL["bc"]} for name in ("bc continuous", "marwil", "cql", "cql continuous", "iql")}
 SMALL |= {"iql continuous": {**SMALL["iql"]}}
 SMALL["cql continuous"] |= {"candidates": 3}
+SMALL["cql diverse"] = {
+    **SMALL["cql continuous"],
+    "data": partial(offline_data, "tests.spaces_envs:Arms"),
+    "critics": 3,
+    "diversity": 1.0,
+}
 SMALL["td3_bc"] = {**SMALL["bc"], "data": partial(offline_data, "Pendulum-v1")}
 SMALL["decision_transformer"] = {
     "units": 8,
@@ -387,6 +398,7 @@ SMALL["gail_ppo recurrent"] = {**SMALL["gail_ppo"], "recurrent": "lstm", "memory
 #: these; the exhaustive tests take all.
 KINDS = (
     "dqn",
+    "dqn choices",
     "c51",
     "iqn",
     "rainbow",

@@ -74,7 +74,7 @@ def test_a_saved_run_plays_by_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"env": "CartPole-v1"}, "has one agent: a league plays games of two agents"),
+        ({"env": "CartPole-v1"}, "has one agent: self-play and leagues take games of two agents"),
         ({"env": "flowrl:kuhn_poker"}, "a search needs a model of the game, and the game has none"),
         ({"wrappers": ["AgentId"]}, "a search needs a model of the game, and the game has none"),
         ({"simulations": 0}, "simulations=0"),

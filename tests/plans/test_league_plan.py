@@ -200,7 +200,7 @@ def test_the_same_groups_over_processes_learn_the_same(ray_cluster: None) -> Non
         ({"learners": {"main": 1, "league_exploiter": -1}}, "a number of at least 0"),
         ({"learners": {"main": "one"}}, "learners"),
         ({"pfsp": 0.7, "self_play": 0.5}, "a sum of at most 1"),
-        ({"env": "CartPole-v1"}, "has one agent: a league plays games of two agents"),
+        ({"env": "CartPole-v1"}, "has one agent: self-play and leagues take games of two agents"),
         ({"agents": {"x": "main"}}, "the league draws who plays whom; leave agents out"),
         ({"opponents": ["main_exploiter"]}, "opponents: the name 'main_exploiter' is that of a learner"),
     ],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flowrl.errors import ConfigError
 from flowrl.plans import MBPO
 from flowrl.testing import same
 from tests.plans.small import SMALL
@@ -20,6 +21,11 @@ def test_branches_keep_their_ratios_to_env_steps(env: str) -> None:
     assert abs(result["trained"] - 2.0 * begun) <= 2 * 8 / 0.25  # batches have 2 real rows of 8
     assert abs(result["imagined"] - 5.0 * begun) <= 3 * 15 + 5 * 8 / 0.25
     assert result["model_updates"] > 0
+
+
+def test_a_game_is_refused() -> None:
+    with pytest.raises(ConfigError, match="MBPO imagines what one agent does, but flowrl:two_cartpoles has 2"):
+        MBPO(**{**SMALL["mbpo"], "env": "flowrl:two_cartpoles"})
 
 
 def test_it_goes_on_from_a_file(tmp_path: Path) -> None:

@@ -108,6 +108,12 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["unroll_steps", "n_step"])
+def test_a_horizon_beyond_the_stored_sequences_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}=4 reaches beyond the 4 steps of a sequence: expected at most 3"):
+        make("muzero", **{name: 4})
+
+
 def test_demonstrations_of_several_environments_may_be_short() -> None:
     """B3: each of them has room for a sequence."""
     shown = cartpole_episodes(8, 6)

@@ -68,7 +68,7 @@ def test_a_run_goes_on_with_its_pool(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"opponents": ["nobody"]}, "nobody"),
-        ({"env": "CartPole-v1"}, "has one agent: a league plays games of two agents"),
+        ({"env": "CartPole-v1"}, "has one agent: self-play and leagues take games of two agents"),
         ({"agents": {"x": "main"}}, "the league draws who plays whom; leave agents out"),
         ({"opponents": ["main"]}, "opponents: the name 'main' is that of a learner"),
     ],

@@ -50,8 +50,6 @@ UNUSED |= {name: ["entropy_fraction"] for name in ("her_sac", "sacfd", "redq", "
 #: Their data here are of one agent.
 ONE_AGENT = {name: ["agent"] for name in ("bc", "marwil", "cql", "iql", "td3_bc", "decision_transformer")}
 UNUSED |= ONE_AGENT
-#: Their actions here are of one number, so what turns slopes away from each other is refused.
-ONE_NUMBER = {"cql": ["diversity"]}
 
 #: With these a few hundred steps show what a setting does: networks soon differ in what they prefer.
 LIVELY = {"learning_rate": 0.03, "target_every": 7, "epsilon_steps": 100, "priority_beta_steps": 100}
@@ -156,7 +154,7 @@ def test_every_setting_changes_what_is_learned(plan: str) -> None:
     besides = [{}, *variants(plan), *PLACES, *switches(fields, usual)]
     # The games of a league have discrete actions here.
     games = "opponents" in attrs.fields_dict(config)
-    unseen = {"squash", "log_std"} if games else {*ONE_AGENT.get(plan, []), *ONE_NUMBER.get(plan, [])}
+    unseen = {"squash", "log_std"} if games else set(ONE_AGENT.get(plan, []))
     assert set(without_effect(fields, learned, usual, besides)) == unseen & {field.name for field in fields}
 
 

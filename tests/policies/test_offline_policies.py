@@ -15,6 +15,7 @@ from torch import distributions as d
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.plans import CQL
 from flowrl.policies import (
     BCPolicy,
     CQLPolicy,
@@ -29,6 +30,7 @@ from flowrl.policies import (
 from flowrl.policies.distributions import GaussianChoice
 from flowrl.policies.iql import expectile_loss, of_actions
 from flowrl.testing import same
+from tests.offline_data import offline_data
 from tests.policies.plain import apart, pairs, rows
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)
@@ -266,6 +268,8 @@ def test_the_critics_of_edac_disagree_as_in_a_loop() -> None:
     for space, critics in ((BOX, 1), (one, 4)):
         with pytest.raises(ConfigError, match="expected at least two of both"):
             make(CQLPolicy, space, diversity=0.7, critics=critics)
+    with pytest.raises(ConfigError, match="of continuous actions"):
+        CQL(data=offline_data("CartPole-v1"), diversity=0.7)
 
 
 def test_the_actor_of_td3_bc_against_a_loop() -> None:

@@ -254,7 +254,7 @@ def test_a_snapshot_joins_before_it_is_due_once_the_learner_beats_all() -> None:
 
 
 def test_errors_say_what_a_league_needs() -> None:
-    with pytest.raises(ConfigError, match="a league plays games of two agents with the same spaces"):
+    with pytest.raises(ConfigError, match="self-play and leagues take games of two agents with the same spaces"):
         make(env="CartPole-v1")
     with pytest.raises(ConfigError, match="policies are a, but the league has main"):
         WorkerSet("flowrl:tic_tac_toe", policies={"a": learner}, league=League({"main": SHARES}))
