@@ -19,6 +19,11 @@ made in pieces, and on several machines; the core-hours that are left are printe
     python benchmarks/learning.py [TASK ...] [--plans dqn ...] [--seeds 5] [--seed 0] [--keep DIR] [--out table.md]
                                   [--record benchmarks/learning.csv]
 
+With --whole, nothing ends at a goal, and each run is evaluated 20 times on the way, which makes learning curves:
+
+    python benchmarks/learning.py trpo-cartpole --seed 10 --whole --keep runs/whole
+    flowrl plot runs/whole/trpo-cartpole --y eval_return --out docs/trpo-cartpole.svg
+
 --report runs nothing. From the lines that were recorded with today's settings it prints the statistics that the field
 asks for (S4, S7): interquartile means, tolerance intervals of single runs, probabilities of improvement in return and
 in env steps until the goal, and with --profile draws performance profiles. It leaves out seeds that settings were
@@ -418,6 +423,15 @@ def report(file: Path, chosen: Mapping[str, Task], profile: Path | None) -> str:
     return "\n".join(f"{title}\n\n{markdown(rows)}" for title, rows in titled if len(rows) > 1)
 
 
+def whole(task: Task) -> Task:
+    """A task without a goal, evaluated on the way to its budget, against its opponent if it has one."""
+    against = (
+        f"--set eval_opponent={task.opponent} --set eval_episodes=100" if task.opponent else "--set eval_episodes=20"
+    )
+    settings = f"{task.settings} {against} --set eval_every={max(1, task.budget // 20)}"
+    return task._replace(goal=None, control=False, settings=settings)
+
+
 def missing(task: Task) -> list[str]:
     """What pip is to install before the task can be run."""
     extra = [f"-e '.[{task.extra}]'"] if task.extra and find_spec(MODULES[task.extra]) is None else []
@@ -433,7 +447,8 @@ def chosen_of(options: argparse.Namespace, *, installed: bool = True) -> dict[st
         if installed and (needs := missing(task)):
             print(f"{name} is left out; it needs: pip install -c constraints.txt {' '.join(needs)}")
             continue
-        chosen[name] = task._replace(budget=options.budget) if options.budget else task
+        task = task._replace(budget=options.budget) if options.budget else task
+        chosen[name] = whole(task) if options.whole else task
     return chosen
 
 
@@ -446,6 +461,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="K", help="the first of them (default 0)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds that run at a time (default 1)")
     parser.add_argument("--budget", type=int, metavar="STEPS", help="instead of each task's own")
+    parser.add_argument("--whole", action="store_true", help="use budgets up, with evaluations on the way, for curves")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run directories here, and use what is there")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there too, after each task")
     parser.add_argument(

@@ -134,6 +134,7 @@ ARCADE = (
 #: Environments of goals, whose mean return is the share of successes, and the settings of HER for plans without it: as
 #: many updates for each env step.
 BITS, POINT = "flowrl.envs.goals:bit_flipping", "flowrl.envs.goals:point_reach"
+NEAR = f"--env-arg radius=0.05 --set hidden=[64,64] {NUMPY}"
 SEVENTHS = "DiscretizeAction(7,multidiscrete=True)"  # of each axis
 AS_HER_DQN = f"--set gamma=0.9 --set n_step=1 --set hidden=[256] --set replay_ratio=80 {NUMPY}"
 AS_HER_SAC = (
@@ -277,6 +278,7 @@ TASKS = {
         "alphazero", 1.0, 80_000, "flowrl:tic_tac_toe", SEARCH, opponent="perfect", draws=True
     ),
     "alphazero-four-one_ply": Task("alphazero", 0.95, 160_000, "flowrl:connect_four", FOUR, opponent="one_ply"),
+    "alphazero-four-mcts": Task("alphazero", 0.5, 160_000, "flowrl:connect_four", FOUR, opponent="mcts"),
     "muzero-noughts-random": Task("muzero", 1.0, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="random", draws=True),
     "muzero-noughts-perfect": Task("muzero", 0.9, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="perfect", draws=True),
     "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(0, 1, 2, 3, 10)),
@@ -337,6 +339,9 @@ TASKS = {
     "her_dqn-point-choices": Task(
         "her_dqn", 0.9, 20_000, POINT, f"--env-arg radius=0.05 --wrapper {SEVENTHS} --set hidden=[64,64] {NUMPY}"
     ),
+    # Beside it: one choice among all 49 pairs, and the axes themselves.
+    "her_dqn-point-pairs": Task("her_dqn", 0.9, 20_000, POINT, f"--wrapper DiscretizeAction(7) {NEAR}"),
+    "her_sac-point-near": Task("her_sac", 0.9, 20_000, POINT, NEAR),
     "her_sac-point": Task("her_sac", 0.9, 20_000, POINT, NUMPY),
     "sac-point": Task("sac", 0.5, 20_000, POINT, AS_HER_SAC, control=True),
     **{

@@ -23,6 +23,7 @@ from flowrl.policies.line_players import Perfect
 from flowrl.rollout import nash_conv, payoffs
 from flowrl.trainer.plan_file import builtin_plans
 from flowrl.trainer.progress import score_text
+from flowrl.trainer.run_info import read_results
 from tests.forked import PIPE, Python
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +125,8 @@ def test_search_in_many_trees_is_compared_with_a_loop_over_one() -> None:
     for game in ("tic_tac_toe", "connect_four"):
         assert re.search(rf"^{game} +2 trees +[\d,]+ simulations/s", text, re.MULTILINE), text
         assert re.search(rf"^{game} +2 trees beside loop: {RATIO}$", text, re.MULTILINE), text
+    for name in ("Gumbel", "PUCT"):
+        assert re.search(rf"^learned, 2 trees +{name} +[\d,]+ simulations/s", text, re.MULTILINE), text
 
 
 @pytest.mark.slow
@@ -136,6 +139,16 @@ def test_learning_is_told_seed_by_seed(tmp_path: Path) -> None:
     assert first == again, "with its seconds"
     assert re.fullmatch(r" +0 +-\d{3},\d{3}\.\d +2,048 +[\d.]+  below the goal", first)
     assert "| task" not in printed("learning.py", *options, "3000", code=1), "seeds of another budget are not mixed in"
+
+
+@pytest.mark.slow
+def test_a_whole_run_goes_past_the_goal_with_evaluations_for_a_curve(tmp_path: Path) -> None:
+    options = ("--whole", "--keep", str(tmp_path), "--budget", "8000", "--seeds", "1")
+    text = printed("learning.py", "her_dqn-10-bits", *options)
+    assert re.search(r"^ +0 .* 8,0\d\d ", text, re.MULTILINE), text
+    results = read_results(tmp_path / "her_dqn-10-bits" / "seed-0")
+    evaluated = [result["env_steps"] for result in results if "eval_return" in result]
+    assert len(evaluated) == 20
 
 
 @pytest.mark.slow
