@@ -124,7 +124,7 @@ DISCRETE = (
 #: for how long they act at random, and for CrossQ's critics, which are as wide as the others'.
 CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 --set eval_every=25000 --set eval_episodes=10 {NUMPY}"
 #: Of PPO for MinAtar: what Schulman et al. 2017 have for Atari, with the network and the frames of MinAtar's authors;
-#: nothing was tuned. Four core-hours are 15 such runs.
+#: nothing was tuned. Five core-hours are 15 such runs.
 ARCADE = (
     "--env-arg use_minimal_action_set=true --envs 8 --set fragment_steps=128 --set train_batch_size=1024 "
     "--set minibatch_size=256 --set num_sgd_iter=3 --set learning_rate=2.5e-4 --set gamma=0.99 --set lam=0.95 "

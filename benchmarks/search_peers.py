@@ -27,7 +27,9 @@ Search = Callable[[Imagined, Imagine, int], Any]
 
 DISCOUNT = 0.99
 #: What LightZero's searches have for it by default.
-C_BASE, C_INIT, DELTA, CONSIDERED = 19652, 1.25, 0.01, 16
+C_BASE, C_INIT, DELTA = 19652, 1.25, 0.01
+#: As many actions of a root as flowrl's Gumbel search considers: here all of them.
+CONSIDERED = 16
 
 
 def trees(name: str) -> Any:

@@ -36,7 +36,10 @@ def policy(config: Config, observation_space: Any, action_space: Any) -> Discret
     """The policy for the kind of actions."""
     if isinstance(action_space, spaces.Discrete):
         if config.diversity:
-            raise ConfigError(f"diversity={config.diversity:g} is of continuous actions, but these are {action_space}")
+            raise ConfigError(
+                f"diversity={config.diversity:g} needs continuous actions, but the action space is {action_space}: "
+                "leave it at 0"
+            )
         return DiscreteCQLPolicy.configured(config, observation_space, action_space, epsilon=0.0, algorithm="CQL")
     return CQLPolicy.configured(config, observation_space, action_space)
 

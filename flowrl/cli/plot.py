@@ -189,9 +189,16 @@ def _legend(figure: Figure) -> None:
     """Below the axes, where long labels hide no curve."""
     texts = figure.legend(loc="outside lower center", ncols=1, frameon=False).get_texts()
     for text in texts:
-        text.set_text(textwrap.fill(text.get_text(), LABEL))
+        text.set_text(_wrapped(text.get_text()))
     lines = sum(text.get_text().count("\n") + 1 for text in texts)
     figure.set_figheight(HEIGHT + LINE * max(0, lines - len(COLOURS)))
+
+
+def _wrapped(label: str) -> str:
+    """In lines that fit, and an interval in one of them."""
+    whole = f"{SURE} interval"
+    bound = whole.replace(" ", "\N{NO-BREAK SPACE}")
+    return textwrap.fill(label.replace(whole, bound), LABEL).replace(bound, whole)
 
 
 def _style(index: int) -> dict[str, Any]:

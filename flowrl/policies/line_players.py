@@ -18,7 +18,7 @@ from flowrl.policies.search import tree_search
 
 
 class LinePlayer(FixedPolicy):
-    """Base of players of a `LineGame`, who draw one of the moves that `moves` finds good, from their own noise.
+    """Base of players of a `LineGame`, who draw one of the moves that they find good, from their own noise.
 
     Raises: ConfigError: the observations are not those of a game that it plays.
     """
@@ -37,13 +37,17 @@ class LinePlayer(FixedPolicy):
 
     def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
         """See `ActMode`. Who is not to move may have no valid move: its action is not read."""
+        return {"action": uniform_choice(noise[:, 0], self.good(obs, noise[:, 1:]))}
+
+    def good(self, obs: Any, noise: Array) -> Array:
+        """The moves to choose from, bool `[N, A]`; a row depends on its own noise alone (K1)."""
         good = np.zeros_like(obs["action_mask"], bool)
         for row, (own, others), valid in zip(good, self.rules.states(obs).tolist(), obs["action_mask"]):
             row[self.moves(own, others, np.flatnonzero(valid).tolist())] = True
-        return {"action": uniform_choice(noise[:, 0], good)}
+        return good
 
     def moves(self, own: int, others: int, valid: list[int]) -> list[int]:
-        """The valid moves to choose from, by the stones of who moves and of the other, see `LineModel`."""
+        """Those of one game, by the stones of who moves and of the other, see `LineModel`."""
         raise NotImplementedError
 
 
@@ -77,16 +81,17 @@ class MCTS(LinePlayer):
         super().__init__(observation_space, action_space)
         self.draws = 1 + self.simulations * self.rules.longest
 
-    def act(self, obs: Any, noise: Array, env_steps: int) -> dict[str, Array]:
-        """See `LinePlayer.act`. A row depends on its own noise alone (K1)."""
-        (moving,) = obs["action_mask"].any(1).nonzero()
-        action = np.zeros(len(noise), np.int64)
-        if len(moving):
-            action[moving] = self._searched(self.rules.states(obs)[moving], noise[moving])
-        return {"action": action}
+    def good(self, obs: Any, noise: Array) -> Array:
+        """See `LinePlayer`: those with the most visits."""
+        good = np.zeros_like(obs["action_mask"], bool)
+        moving = obs["action_mask"].any(1)
+        if moving.any():
+            visits = self._visits(self.rules.states(obs)[moving], noise[moving])
+            good[moving] = visits == visits.max(1, keepdims=True)
+        return good
 
-    def _searched(self, roots: Array, noise: Array) -> Array:
-        games = iter(np.split(noise[:, 1:], self.simulations, 1))
+    def _visits(self, roots: Array, noise: Array) -> Array:
+        games = iter(np.split(noise, self.simulations, 1))
         equal = np.full((len(roots), self.rules.actions), 1 / self.rules.actions)
 
         def evaluate(states: Array) -> tuple[Array, Array]:
@@ -95,7 +100,7 @@ class MCTS(LinePlayer):
         visits, _ = tree_search(
             self.rules, roots, evaluate, simulations=self.simulations, c_puct=self.c_puct, prior=equal
         )
-        return uniform_choice(noise[:, 0], visits == visits.max(1, keepdims=True))
+        return visits
 
 
 def played_out(model: GameModel, states: Array, noise: Array) -> Array:

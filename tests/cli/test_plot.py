@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import attrs
 import matplotlib.image
 import numpy as np
 import pytest
@@ -34,6 +35,10 @@ def line(*points: tuple[float, float | None]) -> list[dict]:
 
 def drawn(*runs: Path) -> list:
     return curves([RunRecord.read(run) for run in runs], "env_steps", "episode_return")
+
+
+def texts_in_legend(shown: list) -> list[str]:
+    return [text.get_text() for text in draw(shown, "env_steps", "episode_return").legends[0].get_texts()]
 
 
 # -- curves
@@ -157,6 +162,14 @@ def test_a_long_name_of_a_run_takes_several_lines(tmp_path: Path) -> None:
     write_run(run, line((1, 0), (2, 5)), env_args={f"argument_{number}": "word " * 4 for number in range(4)})
     assert flowrl("plot", run, "--out", out).exit_code == 0
     assert nothing_cut_off(out)
+    assert "\n" in texts_in_legend(drawn(run))[0]
+
+
+def test_an_interval_stays_in_one_line_of_a_legend(tmp_path: Path) -> None:
+    (curve,) = drawn(*(write_run(tmp_path / f"{seed}", line((1, 0), (2, 5)), seed=seed) for seed in range(4)))
+    texts = texts_in_legend([attrs.evolve(curve, label="x" * length) for length in range(50, 100)])
+    assert len({text.count("\n") for text in texts}) > 1
+    assert all(text.count("95 % interval") == 1 for text in texts)
 
 
 def test_many_curves_have_a_line_each_in_a_legend_below_the_axes(tmp_path: Path) -> None:

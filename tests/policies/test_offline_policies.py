@@ -268,7 +268,7 @@ def test_the_critics_of_edac_disagree_as_in_a_loop() -> None:
     for space, critics in ((BOX, 1), (one, 4)):
         with pytest.raises(ConfigError, match="expected at least two of both"):
             make(CQLPolicy, space, diversity=0.7, critics=critics)
-    with pytest.raises(ConfigError, match="of continuous actions"):
+    with pytest.raises(ConfigError, match="needs continuous actions, but the action space is Discrete"):
         CQL(data=offline_data("CartPole-v1"), diversity=0.7)
 
 
