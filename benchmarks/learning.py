@@ -19,8 +19,7 @@ made in pieces, and on several machines; the core-hours that are left are printe
     python benchmarks/learning.py [TASK ...] [--plans dqn ...] [--seeds 5] [--seed 0] [--keep DIR] [--out table.md]
                                   [--record benchmarks/learning.csv]
 
-With --whole, nothing ends at a goal, and each run is evaluated up to 20 times on the way, fewer where that would take
-more env steps than training (`eval_train_ratio`). That makes learning curves:
+With --whole, nothing ends at a goal, and each run is evaluated 20 times on the way, which makes learning curves:
 
     python benchmarks/learning.py trpo-cartpole --seed 10 --whole --keep runs/whole
     flowrl plot runs/whole/trpo-cartpole --y eval_return --out docs/trpo-cartpole.svg
@@ -429,7 +428,7 @@ def whole(task: Task) -> Task:
     against = (
         f"--set eval_opponent={task.opponent} --set eval_episodes=100" if task.opponent else "--set eval_episodes=20"
     )
-    settings = f"{task.settings} {against} --set eval_every={max(1, task.budget // 20)}"
+    settings = f"{task.settings} {against} --set eval_every={max(1, task.budget // 20)} --set eval_train_ratio=0"
     return task._replace(goal=None, control=False, settings=settings)
 
 

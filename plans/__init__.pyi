@@ -1448,6 +1448,8 @@ class _MuZero(_Settings, total=False):
     sequence_length: int
     simulations: int
     support_size: int
+    target_every: int
+    tau: float
     unroll_steps: int
     value_coef: float
     visit_offset: float

@@ -17,8 +17,9 @@ from flowrl.operators import (
     StandardMetricsReporting,
     StoreToReplay,
     TrainOneStep,
+    UpdateTargetNetwork,
 )
-from flowrl.operators.options import JudgeSettings, NormalizedObs, SequenceBufferSettings, Turns
+from flowrl.operators.options import JudgeSettings, NormalizedObs, SequenceBufferSettings, TargetNetworkSettings, Turns
 from flowrl.policies import MuZeroPolicy
 from flowrl.policies.dqn import EpsilonSettings
 from flowrl.rollout import WorkerSet
@@ -32,7 +33,14 @@ policy = MuZeroPolicy.configured
 
 @attrs.define(kw_only=True)
 class Config(
-    MuZeroPolicy.Settings, EpsilonSettings, Turns, SequenceBufferSettings, JudgeSettings, NormalizedObs, ActingConfig
+    MuZeroPolicy.Settings,
+    EpsilonSettings,
+    Turns,
+    SequenceBufferSettings,
+    TargetNetworkSettings,
+    JudgeSettings,
+    NormalizedObs,
+    ActingConfig,
 ):
     """Defaults that solve CartPole-v1 within 100 000 env steps. Rows are steps."""
 
@@ -47,6 +55,8 @@ class Config(
     reanalysed_sequences: int = positive(16, "sequences that are searched again after each fragment")
     buffer_size: int = 8_000
     replay_ratio: float = 32.0
+    target_every: int = 1
+    tau: float = 0.01
 
     def __attrs_post_init__(self) -> None:
         for name in ("unroll_steps", "n_step"):
@@ -79,8 +89,10 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     # (2) Search stored steps again with the newest weights, and replace what is stored.
     again = Replay(buffer, config.reanalysed_sequences).for_each(Reanalyse(workers, buffer))
 
-    # (3) Unroll the model over sequences; it learns their rewards, and the values and policies that searches found.
+    # (3) Unroll the model over sequences; it learns their rewards, their values, which bootstrap from a target network,
+    # and the policies that searches found. The target network follows.
     learn = Replay(buffer, config.batch_size).for_each(TrainOneStep(workers))
+    learn = learn.for_each(UpdateTargetNetwork(workers, every=config.target_every, tau=config.tau))
 
     # (4) All in turn, each as far as the ratio allows; a result every `report_every` env steps.
     branches = {"act": act, "reanalyse": again, "learn": learn}

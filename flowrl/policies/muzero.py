@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from flowrl.policies.adam import Adam
 from flowrl.policies.in_numpy import Function, host, in_numpy
 from flowrl.policies.learning import Learning
 from flowrl.policies.masks import action_mask
-from flowrl.policies.networks import Encoder, actions_of, encoder, mlp
+from flowrl.policies.networks import Encoder, actions_of, encoder, follow, mlp
 from flowrl.policies.policy import Policy
 from flowrl.policies.r2d2 import rescaled, unscaled
 from flowrl.policies.recurrent import OF_ONE_EPISODE
@@ -189,6 +190,7 @@ class MuZeroPolicy(Policy):
 
     settings: Settings
     model: MuZeroNetwork
+    target: MuZeroNetwork
 
     def __init__(
         self,
@@ -207,6 +209,7 @@ class MuZeroPolicy(Policy):
         encoding = encoder(self.observation_space, normalize=self.normalize_obs, network=given.network)
         network = MuZeroNetwork(encoding, self.actions, given.latent_size, given.hidden, self.support.atoms)
         self.model = network.to(self.device)
+        self.target = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode = Planning(self, given.simulations, explores=True)
         self.eval_mode = Planning(self, given.eval_simulations or given.simulations, explores=False)
@@ -217,6 +220,13 @@ class MuZeroPolicy(Policy):
         """Of the value after a step: −γ where that value is the other agent's."""
         given = self.settings
         return given.gamma if given.longest_game is None else -given.gamma
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"model": self.model, "target": self.target}
+
+    def update_target(self, tau: float = 1.0) -> None:
+        """target ← tau · online + (1 − tau) · target."""
+        follow(self.target, self.model, tau)
 
     def plan(self, obs: Any, simulations: int, gumbel: Array | None = None) -> Planned:
         """Search from observations `[N, ...]`, with the newest weights."""
@@ -300,11 +310,12 @@ class MuZeroLearning(Learning):
 
     zₜ = Σᵢ₌₀ʲ⁻¹ γⁱ rₜ₊ᵢ + γʲ ν_t+j
 
-    where ν is `search_value`. Behind a terminal state values and rewards are 0 whatever the actions, which are drawn
+    where ν is what a target network says of a step, or in a game for two `search_value`. Behind a terminal state values and rewards are 0 whatever the actions, which are drawn
     uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing is learned.
     Each step of the model halves the gradient, that of what is said of its own state too.
 
-    Source: Schrittwieser et al. 2020, eq. 1 and appendix G; Danihelka et al. 2022, section 4, for the policy.
+    Source: Schrittwieser et al. 2020, eq. 1 and appendix G, and appendix H for the target network; Danihelka et al. 2022,
+    section 4, for the policy.
     """
 
     policy: MuZeroPolicy
@@ -323,7 +334,16 @@ class MuZeroLearning(Learning):
         policy, given, (length, width) = self.policy, self.policy.settings, batch.shape[:2]
         # A search goes on behind an end, with any action.
         beyond = (policy.actions * policy.stream.uniform((length + given.unroll_steps, width))).astype(np.int64)
-        return unrolls(batch, given.unroll_steps, given.n_step, policy.discount, beyond)
+        return unrolls(batch, self.bootstraps(batch), given.unroll_steps, given.n_step, policy.discount, beyond)
+
+    def bootstraps(self, batch: Batch) -> Array:
+        """ν of the steps of sequences `[T, B]`: see the class."""
+        policy = self.policy
+        if policy.settings.longest_game is not None:
+            return np.asarray(batch["search_value"], np.float32)
+        with torch.inference_mode():
+            latent = policy.target.represent(policy.tensor(batch.select(["obs"]).flat()["obs"]))
+            return policy.support.numbers(policy.target.predict(latent)[1]).reshape(batch.shape)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
@@ -351,10 +371,10 @@ class MuZeroLearning(Learning):
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "reward_loss": reward_loss}
 
 
-def unrolls(batch: Batch, steps: int, n: int, discount: float, beyond: Array) -> Batch:
+def unrolls(batch: Batch, found: Array, steps: int, n: int, discount: float, beyond: Array) -> Batch:
     """Each step of sequences `[T, B, ...]` as a row, with what the model is to say in the K = `steps` steps from there.
 
-    Adds actions and rewards `[R, K]`, policies `[R, K + 1, A]`, values `[R, K + 1]`, and which of them count: see
+    `found [T, B]` are the values ν from which value targets bootstrap. Adds actions and rewards `[R, K]`, policies `[R, K + 1, A]`, values `[R, K + 1]`, and which of them count: see
     `MuZeroLearning`. Behind the last step of a sequence, actions are those of `beyond [T + K, B]`.
     """
     real = np.asarray(batch["mask"] != 0) if "mask" in batch else np.ones(batch.shape[:2], bool)
@@ -363,7 +383,7 @@ def unrolls(batch: Batch, steps: int, n: int, discount: float, beyond: Array) ->
     each = np.arange(width)
     terminal = np.asarray(batch["terminated"] != 0) & real
     over = terminal[last, each]
-    value = values_of(batch, real, last, over, n, discount)
+    value = values_of(batch, found, real, last, over, n, discount)
     padded = length + steps
     actions = beyond.copy()
     actions[:length][real] = np.asarray(batch["action"])[real]
@@ -378,8 +398,8 @@ def unrolls(batch: Batch, steps: int, n: int, discount: float, beyond: Array) ->
     known[:length] = real
     known |= (np.arange(padded + 1)[:, None] > last) & over
     counts = np.stack([known[step : step + length][real] for step in range(steps + 1)], 1)
-    found = batch.select([name for name in batch if name in ("obs", "policy_version")]).flat()
-    made: Batch = found[np.flatnonzero(real)].replace(
+    rows = batch.select([name for name in batch if name in ("obs", "policy_version")]).flat()
+    made: Batch = rows[np.flatnonzero(real)].replace(
         actions=ahead(actions, steps),
         rewards=ahead(np.asarray(batch["reward"], np.float32) * real, steps),
         policies=ahead(np.asarray(batch["search_policy"]) * real[..., None], steps + 1),
@@ -390,10 +410,10 @@ def unrolls(batch: Batch, steps: int, n: int, discount: float, beyond: Array) ->
     return made
 
 
-def values_of(batch: Batch, real: Array, last: Array, over: Array, n: int, discount: float) -> Array:
+def values_of(batch: Batch, found: Array, real: Array, last: Array, over: Array, n: int, discount: float) -> Array:
     """The value targets zₜ `[T, B]`: see `MuZeroLearning`."""
     each = np.arange(len(last))
-    reward, found = np.asarray(batch["reward"], np.float32), np.asarray(batch["search_value"], np.float32)
+    reward = np.asarray(batch["reward"], np.float32)
     terminated = np.asarray(batch["terminated"] != 0) & real
     cut = ~real
     cut[np.maximum(last - 1, 0), each] |= ~over & (last > 0)  # from there it bootstraps from the value of the last step

@@ -49,7 +49,7 @@ def test_targets_are_those_of_an_obvious_loop(n: int, discount: float) -> None:
     """K4: within the sequence, with 0 behind a terminal state, and nothing to learn behind an open end."""
     batch, steps = sequences(np.random.default_rng(n), 7, 9), 3
     beyond = 3 + np.arange(10 * 9).reshape(10, 9)
-    rows, row = unrolls(batch, steps, n, discount, beyond), 0
+    rows, row = unrolls(batch, batch.search_value, steps, n, discount, beyond), 0
 
     def value(seat: int, at: int, last: int) -> float:
         total, weight = 0.0, 1.0
@@ -147,7 +147,7 @@ def test_it_learns_what_searches_found() -> None:
     losses = [policy.learn_mode.learn_from(batch) for _ in range(300)]
     for name in ("policy_loss", "value_loss", "reward_loss"):
         assert losses[-1][name] < losses[0][name]
-    rows = unrolls(batch, 5, 10, 0.9, np.zeros((11, 4), np.int64))
+    rows = policy.learn_mode.prepare(batch)
     assert np.corrcoef(policy.eval_mode.value(rows.obs), rows["values"][:, 0])[0, 1] > 0.9
 
 
