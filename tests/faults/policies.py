@@ -114,6 +114,13 @@ FAULTS = [
     Fault(
         "K4",
         "flowrl/policies/muzero.py",
+        "latent = policy.target.represent(",
+        "latent = policy.model.represent(",
+        MUZERO + "test_values_bootstrap_from_a_target_network_and_in_games_from_searches",
+    ),
+    Fault(
+        "K4",
+        "flowrl/policies/muzero.py",
         "latents.append(0.5 * latent + 0.5 * latent.detach())",
         "latents.append(latent)",
         MUZERO + "test_each_step_of_the_model_halves_the_gradient",

@@ -151,6 +151,25 @@ def test_it_learns_what_searches_found() -> None:
     assert np.corrcoef(policy.eval_mode.value(rows.obs), rows["values"][:, 0])[0, 1] > 0.9
 
 
+def test_values_bootstrap_from_a_target_network_and_in_games_from_searches() -> None:
+    """K4: the target network says the same while the online one learns, until it follows."""
+    policy, batch = small(gamma=0.9), sequences(np.random.default_rng(4), 6, 4)
+    obs, nobody = batch.select(["obs"]).flat().obs, np.zeros((11, 4), np.int64)
+
+    def learned(values: Any, discount: float = 0.9) -> Any:
+        return unrolls(batch, values.reshape(6, 4), 5, 10, discount, nobody)["values"]
+
+    before = policy.eval_mode.value(obs)
+    for _ in range(3):
+        policy.learn_mode.learn_from(batch)
+    assert policy.learn_mode.prepare(batch)["values"] == pytest.approx(learned(before), abs=1e-5)
+    policy.update_target()
+    assert policy.learn_mode.prepare(batch)["values"] == pytest.approx(learned(policy.eval_mode.value(obs)), abs=1e-5)
+    assert np.abs(policy.eval_mode.value(obs) - before).max() > 1e-3
+    game = small(gamma=0.9, longest_game=9)
+    assert game.learn_mode.prepare(batch)["values"] == pytest.approx(learned(batch.search_value, -0.9))
+
+
 def test_each_step_of_the_model_halves_the_gradient() -> None:
     """K4: what the k-th step says moves the representation by 2 ** -k of what it would."""
     policy, batch = small(unroll_steps=2), sequences(np.random.default_rng(5), 6, 4)
