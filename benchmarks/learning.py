@@ -19,7 +19,7 @@ made in pieces, and on several machines; the core-hours that are left are printe
     python benchmarks/learning.py [TASK ...] [--plans dqn ...] [--seeds 5] [--seed 0] [--keep DIR] [--out table.md]
                                   [--record benchmarks/learning.csv]
 
-With --whole, nothing ends at a goal, and each run is evaluated 20 times on the way, which makes learning curves:
+With --whole, nothing ends at a goal, and each run is evaluated up to 20 times on the way, which makes learning curves:
 
     python benchmarks/learning.py trpo-cartpole --seed 10 --whole --keep runs/whole
     flowrl plot runs/whole/trpo-cartpole --y eval_return --out docs/trpo-cartpole.svg

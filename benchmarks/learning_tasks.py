@@ -281,7 +281,7 @@ TASKS = {
     "alphazero-four-mcts": Task("alphazero", 0.5, 160_000, "flowrl:connect_four", FOUR, opponent="mcts"),
     "muzero-noughts-random": Task("muzero", 1.0, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="random", draws=True),
     "muzero-noughts-perfect": Task("muzero", 0.9, 90_000, "flowrl:tic_tac_toe", UNTOLD, opponent="perfect", draws=True),
-    "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(0, 1, 2, 3, 10)),
+    "muzero-cartpole": Task("muzero", 475, 100_000, settings=NUMPY, seen=(*range(4), *range(10, 21))),
     "dreamer-cartpole": Task("dreamer", 475, 8_000, settings="--set eval_every=1000", seen=(0, 1, 10, 20, 40)),
     "dreamer-minatar-breakout": Task(
         *("dreamer", None, 16_000, "minatar.gym:BaseEnv"),

@@ -310,12 +310,13 @@ class MuZeroLearning(Learning):
 
     zₜ = Σᵢ₌₀ʲ⁻¹ γⁱ rₜ₊ᵢ + γʲ ν_t+j
 
-    where ν is what a target network says of a step, or in a game for two `search_value`. Behind a terminal state values and rewards are 0 whatever the actions, which are drawn
-    uniformly, and there is no policy to learn; behind the last step of a sequence that goes on, nothing is learned.
-    Each step of the model halves the gradient, that of what is said of its own state too.
+    where ν is what a target network says of a step, or in a game for two `search_value`. Behind a terminal state values
+    and rewards are 0 whatever the actions, which are drawn uniformly, and there is no policy to learn; behind the last
+    step of a sequence that goes on, nothing is learned. Each step of the model halves the gradient, that of what is
+    said of its own state too.
 
-    Source: Schrittwieser et al. 2020, eq. 1 and appendix G, and appendix H for the target network; Danihelka et al. 2022,
-    section 4, for the policy.
+    Source: Schrittwieser et al. 2020, eq. 1 and appendix G, and appendix H for the target network; Danihelka et al.
+    2022, section 4, for the policy.
     """
 
     policy: MuZeroPolicy
@@ -374,8 +375,9 @@ class MuZeroLearning(Learning):
 def unrolls(batch: Batch, found: Array, steps: int, n: int, discount: float, beyond: Array) -> Batch:
     """Each step of sequences `[T, B, ...]` as a row, with what the model is to say in the K = `steps` steps from there.
 
-    `found [T, B]` are the values ν from which value targets bootstrap. Adds actions and rewards `[R, K]`, policies `[R, K + 1, A]`, values `[R, K + 1]`, and which of them count: see
-    `MuZeroLearning`. Behind the last step of a sequence, actions are those of `beyond [T + K, B]`.
+    `found [T, B]` are the values ν from which value targets bootstrap. Adds actions and rewards `[R, K]`, policies
+    `[R, K + 1, A]`, values `[R, K + 1]`, and which of them count: see `MuZeroLearning`. Behind the last step of a
+    sequence, actions are those of `beyond [T + K, B]`.
     """
     real = np.asarray(batch["mask"] != 0) if "mask" in batch else np.ones(batch.shape[:2], bool)
     length, width = real.shape
