@@ -35,6 +35,7 @@ from flowrl.storage.files import (
     read_file,
     read_json,
     read_manifest,
+    swapped,
 )
 from flowrl.storage.pieces import is_large, read_pieces, write_pieces
 
@@ -55,7 +56,9 @@ def save_checkpoint(
     """Write a state, such as `Run.state_dict()`, as a folder; replaces an existing checkpoint.
 
     It writes the folder under another name, flushes it to disk and then renames it, so the checkpoint is complete
-    whenever the process or the machine dies.
+    whenever the process or the machine dies. Where folders cannot be swapped in one step (other systems than Linux,
+    NFS), a replacement takes two renames; a death between them leaves the earlier checkpoint beside, as
+    `.NAME.PID.old`.
 
     Args:
         path: The folder.
@@ -87,17 +90,18 @@ def save_checkpoint(
         }
         _write_manifest(partial, files, {name: large for name, large in pieces.items() if large}, about or {})
         _flush_folder(partial)
-        if replaced:
-            shutil.rmtree(old, ignore_errors=True)
-            os.replace(path, old)
-        os.replace(partial, path)
+        if not (replaced and swapped(partial, path)):
+            if replaced:
+                shutil.rmtree(old, ignore_errors=True)
+                os.replace(path, old)
+            os.replace(partial, path)
     except BaseException:
         if replaced and old.exists() and not path.exists():
             os.replace(old, path)
         shutil.rmtree(partial, ignore_errors=True)
         raise
     _flush_folder(path.parent)
-    for left in (old, *_left_by_killed(path, "tmp"), *_left_by_killed(path, "old")):
+    for left in (*_left_by_killed(path, "tmp"), *_left_by_killed(path, "old")):
         shutil.rmtree(left, ignore_errors=True)
     return given
 

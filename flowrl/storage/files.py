@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -9,6 +10,7 @@ import math
 import os
 import re
 import stat
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +31,15 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     yield partial
     os.replace(partial, path)
+
+
+def swapped(one: Path, other: Path) -> bool:
+    """Give each of two absolute paths what the other names, in one step; False: this system cannot, nothing is done."""
+    if sys.platform != "linux":
+        return False
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every libc
+    here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return exchange is not None and exchange(here, os.fsencode(one), here, os.fsencode(other), flag) == 0
 
 
 @contextmanager

@@ -511,6 +511,13 @@ FAULTS = [
         "tests/cli/test_evaluate_run.py::test_several_runs_have_a_middle",
     ),
     Fault(
+        "F2",
+        "flowrl/storage/checkpoint.py",
+        "if not (replaced and swapped(partial, path)):",
+        "if True:",
+        DISK + "test_a_replacement_is_one_step",
+    ),
+    Fault(
         "D3",
         "flowrl/storage/checkpoint.py",
         'if _digest(at) != file["sha256"]:',
