@@ -1,10 +1,11 @@
-"""Demonstrations on CartPole-v1 by a rule that never fails, and steps at random; recorded once for a process."""
+"""Demonstrations by rules that never fail, and steps at random; recorded once for a process."""
 
 from __future__ import annotations
 
 import atexit
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,23 @@ def balances(obs: Any) -> Any:
     return (obs @ np.array([0.1, 0.3, 3.0, 1.0]) > 0).astype(np.int64)
 
 
+def swings(obs: Any) -> Any:
+    """Push to where the car rolls."""
+    return np.where(obs[..., 1] > 0, 2, 0).astype(np.int64)
+
+
 def cartpole_episodes(episodes: int, steps: int) -> Batch:
     """The first steps of so many episodes, `[steps, episodes, ...]`."""
-    with WorkerSet("CartPole-v1", lambda *found: ScriptedPolicy(balances, *found), envs_per_worker=episodes) as workers:
+    return _scripted("CartPole-v1", balances, episodes, steps)
+
+
+def mountain_car_episodes(envs: int, steps: int) -> Batch:
+    """So many steps in so many environments, `[steps, envs, ...]`; an episode comes to the goal in about 120."""
+    return _scripted("MountainCar-v0", swings, envs, steps)
+
+
+def _scripted(env: str, rule: Callable[[Any], Any], envs: int, steps: int) -> Batch:
+    with WorkerSet(env, lambda *found: ScriptedPolicy(rule, *found), envs_per_worker=envs) as workers:
         batch: Batch = next(iter(ParallelRollouts(workers, steps=steps)))
     return batch
 

@@ -38,7 +38,7 @@ def printed(name: str, *options: str, code: int = 0, path: Sequence[Path] = ()) 
     words = [str(ROOT / "benchmarks" / name), *options]
     env, begin = os.environ | {"PYTHONPATH": found}, partial(os.chdir, ROOT)
     with Python(words, stdout=PIPE, stderr=PIPE, env=env, begin=begin) as process:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=900)  # peers that are installed, RLlib among them, start slowly
     assert process.returncode == code, err
     return out
 
