@@ -13,7 +13,7 @@ import json
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +29,13 @@ class Learned(NamedTuple):
 
 
 def sb3(task: Task, seed: int, episodes: int) -> Learned:
-    """Stable-Baselines3's SAC, or sb3-contrib's TQC or CrossQ; what is not named here is a default of both sides."""
+    """Stable-Baselines3's SAC, or sb3-contrib's TQC, CrossQ or TRPO; what `SB3` does not name is a default of both."""
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    algorithm = getattr(import_module(task.peer.replace("-", "_")), SB3[task.plan])
-    model = algorithm(
-        *("MlpPolicy", task.env),
-        **{"learning_starts": 10_000, "policy_kwargs": {"net_arch": [256, 256]}, "seed": seed, "device": "cpu"},
-    )
+    name, settings = SB3[task.plan]
+    algorithm = getattr(import_module(task.peer.replace("-", "_")), name)
+    model = algorithm("MlpPolicy", task.env, seed=seed, device="cpu", **settings)
     started = perf_counter()
     model.learn(task.budget)
     seconds = perf_counter() - started
@@ -46,8 +44,14 @@ def sb3(task: Task, seed: int, episodes: int) -> Learned:
     return Learned(float(np.mean(returns)), model.num_timesteps, seconds)
 
 
-#: Its names of the plans that have it as a peer.
-SB3 = {"sac": "SAC", "tqc": "TQC", "crossq": "CrossQ"}
+_FROM_REPLAY: dict[str, Any] = {"learning_starts": 10_000, "policy_kwargs": {"net_arch": [256, 256]}}
+#: The plans that have it as a peer: its name of each, and its settings.
+SB3: dict[str, tuple[str, dict[str, Any]]] = {
+    "sac": ("SAC", _FROM_REPLAY),
+    "tqc": ("TQC", _FROM_REPLAY),
+    "crossq": ("CrossQ", _FROM_REPLAY),
+    "trpo": ("TRPO", {}),
+}
 #: Who learns it besides, by task.
 PEERS = {f"{plan}-halfcheetah": sb3 for plan in SB3}
 

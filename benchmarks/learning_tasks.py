@@ -120,9 +120,12 @@ DISCRETE = (
     "--set learning_rate=1e-3 --set grad_clip=10 --set n_step=3 --set target_every=100 --set tau=1 "
     f"--set gamma=0.995 --set normalize_obs=true {NUMPY}"
 )
-#: Of SAC, TQC and CrossQ beside Stable-Baselines3 and sb3-contrib: RL-Zoo's, which are the defaults of both sides, but
-#: for how long they act at random, and for CrossQ's critics, which are as wide as the others'.
-CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 --set eval_every=25000 --set eval_episodes=10 {NUMPY}"
+#: Beside Stable-Baselines3 and sb3-contrib. Of SAC, TQC and CrossQ: RL-Zoo's, which are the defaults of both sides, but
+#: for how long they act at random, and for CrossQ's critics, which are as wide as the others'. Of TRPO: the defaults of
+#: both sides, with the one environment of sb3-contrib.
+JUDGED = "--set eval_every=25000 --set eval_episodes=10"
+CHEETAH = f"--set learning_starts=10000 --set random_steps=10000 {JUDGED} {NUMPY}"
+CHEETAH_ALONE = f"--envs 1 --set fragment_steps=2048 {JUDGED} {NUMPY}"
 #: Of PPO for MinAtar: what Schulman et al. 2017 have for Atari, with the network and the frames of MinAtar's authors;
 #: nothing was tuned. Five core-hours are 15 such runs.
 ARCADE = (
@@ -311,13 +314,14 @@ TASKS = {
     "ddpg-pendulum": Task("ddpg", -200, 20_000, "Pendulum-v1", SMALL, "-152"),
     **{
         f"{plan}-halfcheetah": Task(
-            *(plan, None, 100_000, "HalfCheetah-v5", CHEETAH),
+            *(plan, None, 100_000, "HalfCheetah-v5", settings),
             **{"extra": "mujoco", "peer": peer, "seen": (), "pilot": pilot},
         )
-        for plan, peer, pilot in (
-            ("sac", "stable-baselines3", 36.0),
-            ("tqc", "sb3-contrib", 24.0),
-            ("crossq", "sb3-contrib", 26.0),
+        for plan, peer, pilot, settings in (
+            ("sac", "stable-baselines3", 36.0, CHEETAH),
+            ("tqc", "sb3-contrib", 24.0, CHEETAH),
+            ("crossq", "sb3-contrib", 26.0, CHEETAH),
+            ("trpo", "sb3-contrib", 600.0, CHEETAH_ALONE),
         )
     },
     "sac-cartpole": Task("sac", 475, 50_000, settings=DISCRETE),
