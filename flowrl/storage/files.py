@@ -37,9 +37,12 @@ def swapped(one: Path, other: Path) -> bool:
     """Give each of two absolute paths what the other names, in one step; False: this system cannot, nothing is done."""
     if sys.platform != "linux":
         return False
-    exchange = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every libc
+    try:
+        exchange = ctypes.CDLL(None).renameat2
+    except AttributeError:  # not in every libc
+        return False
     here, flag = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return exchange is not None and exchange(here, os.fsencode(one), here, os.fsencode(other), flag) == 0
+    return bool(exchange(here, os.fsencode(one), here, os.fsencode(other), flag) == 0)
 
 
 @contextmanager
