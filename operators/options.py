@@ -16,6 +16,7 @@ from flowrl.data import PrioritizedReplayBuffer, RateLimiter, ReplayBuffer, Sequ
 from flowrl.engine.graph import graph, paths, select
 from flowrl.engine.operator import configuration
 from flowrl.engine.plan import Plan
+from flowrl.envs.make import who_begins
 from flowrl.errors import ConfigError, PlanError, did_you_mean
 from flowrl.learners import Aggregators, LearnerGroup
 from flowrl.operators.batches import CollectBatches, ScaleRewards, SplitBatch
@@ -539,10 +540,24 @@ class Turns(Option):
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
         if self.longest_game is not None and not has(plan, JoinTurns):
+            self._check_turns(workers)
             for path in rollouts_of(plan):
                 plan = plan.insert_after(path, JoinTurns())
                 plan = plan.insert_after(path, Episodes())
         return plan
+
+    def _check_turns(self: Any, workers: Any) -> None:
+        """Raises: ConfigError for a game in which not two act in turn."""
+        if workers.policy_map is None:
+            return  # `JoinTurns` says what it lacks
+        agents, games = workers.game_agents, workers.environments
+        begin = who_begins(games.spec, games.env_args, games.wrappers)
+        if len(agents) != 2 or begin != agents[:1]:
+            raise ConfigError(
+                f"longest_game={self.longest_game} is for games of two who move in turn, but {games} has the agents "
+                f"{', '.join(agents)}, of which {', '.join(begin)} act first: expected two, of which the first one "
+                "acts first, or longest_game=null, with which each agent learns from its own steps"
+            )
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -7,17 +7,19 @@ import logging
 import shlex
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import gymnasium
+import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.adapters.convert import converted
 from flowrl.envs.games.model import GameModel
-from flowrl.envs.games.seats import Seating, SeatsEnv
+from flowrl.envs.games.seats import TABLE, TURN, Seating, SeatsEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
 from flowrl.envs.hybrid import of_arrays
 from flowrl.envs.infos import InfoKeys, fills_of
@@ -153,17 +155,23 @@ class Environments:
                 first.close()
 
 
+@contextmanager
+def _made_to_look(spec: Any, env_args: Mapping[str, Any] | None, wrappers: Sequence[str | Wrap]) -> Iterator[Any]:
+    made = EnvFactory(spec, env_args or {}, wrappers).first_of(1)
+    try:
+        yield made
+    finally:
+        if not is_object(spec):
+            made.close()
+
+
 def model_of(spec: Any, env_args: Mapping[str, Any] | None = None, wrappers: Sequence[str | Wrap] = ()) -> GameModel:
     """The rules of a game, for a search; it makes the game for that, and closes it.
 
     Raises: ConfigError like `EnvFactory`, and for an environment that is no game or a game without a model.
     """
-    made = EnvFactory(spec, env_args or {}, wrappers).first_of(1)
-    try:
+    with _made_to_look(spec, env_args, wrappers) as made:
         model = made.game.model() if isinstance(made, SeatsEnv) else None
-    finally:
-        if not is_object(spec):
-            made.close()
     if model is None:
         what = "the game has none" if isinstance(made, SeatsEnv) else "it is no game"
         raise ConfigError(
@@ -171,6 +179,18 @@ def model_of(spec: Any, env_args: Mapping[str, Any] | None = None, wrappers: Seq
             "flowrl:connect_four without wrappers, or give a Game of your own a method model()"
         )
     return model
+
+
+def who_begins(
+    spec: Any, env_args: Mapping[str, Any] | None = None, wrappers: Sequence[str | Wrap] = ()
+) -> tuple[str, ...]:
+    """The agents that act first in a game, in its order; it makes the game for that, and closes it.
+
+    Raises: ConfigError like `EnvFactory`.
+    """
+    with _made_to_look(spec, env_args, wrappers) as game:
+        obs, _ = game.reset(seed=0)
+        return tuple(np.array(game.seating.agents)[obs[TABLE][:, TURN] > 0].tolist())
 
 
 def make_manager(

@@ -9,6 +9,7 @@ import pytest
 
 from flowrl.data import ReplayBuffer
 from flowrl.envs import make_env
+from flowrl.envs.games.tic_tac_toe import TicTacToe
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import ParallelRollouts, Replay, StoreToReplay, TrainOneStep, TrainWorldModel, Unroll
 from flowrl.operators.concurrency import Concurrently
@@ -112,6 +113,24 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message
 def test_a_horizon_beyond_the_stored_sequences_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}=4 reaches beyond the 4 steps of a sequence: expected at most 3"):
         make("muzero", **{name: 4})
+
+
+class SecondBegins(TicTacToe):
+    possible_agents = ("o", "x")
+
+
+@pytest.mark.parametrize(
+    ("game", "words"),
+    [
+        ("flowrl:matching_pennies", "the agents even, odd, of which even, odd act first"),
+        ("tests.games:RandomGame", "the agents ann, bob, cid"),
+        ("tests.plans.test_recurrent_plans:SecondBegins", "the agents o, x, of which x act first"),
+    ],
+)
+def test_games_that_are_not_of_two_in_turn_are_refused(game: str, words: str) -> None:
+    """Before anything is played: their moves make no sequence in turn."""
+    with pytest.raises(ConfigError, match=words):
+        make("muzero turns", env=game)
 
 
 def test_demonstrations_of_several_environments_may_be_short() -> None:
