@@ -40,6 +40,44 @@ def _marks(page):
     return pytest.mark.slow if page.name in LONG else ()
 
 
+def _blocks(text):
+    """The kind and the text of each block of a page."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def _folder(words):
+    """The folder that a run of a page keeps; None for other commands."""
+    return (
+        words[words.index("--out") + 1] if words[0] == "run" and "--out" in words and "--seeds" not in words else None
+    )
+
+
+def _is_read(folder, blocks):
+    """Whether one more of the snippets that are run names this folder."""
+    snippets = [block for kind, block in blocks if kind in ("python", "console")]
+    words = [each for kind, block in blocks if kind == "sh" for each in _commands(block)]
+    snippets += [" ".join(each) for each in words if each[0] in ("run", "record")]
+    return sum(re.search(rf"{re.escape(folder)}\b", each) is not None for each in snippets) > 1
+
+
+def _commands(block):
+    """The words of each line that runs flowrl, after its name."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words and words[0] == "flowrl":
+            yield words[1:]
+
+
+def _cases():
+    """Each page; where no snippet looks into some of its runs, these are for the slow tests."""
+    for page in PAGES:
+        yield pytest.param(page, page.name in LONG, marks=_marks(page), id=page.name)
+        blocks = _blocks(page.read_text())
+        kept = [_folder(words) for kind, block in blocks if kind == "sh" for words in _commands(block)]
+        if page.name not in {*LONG, *NEEDY} and any(folder and not _is_read(folder, blocks) for folder in kept):
+            yield pytest.param(page, True, marks=pytest.mark.slow, id=f"{page.name}, all runs")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder of its own, with the plans where a page has them."""
@@ -52,15 +90,12 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=_marks(page)) for page in PAGES],
-    ids=lambda page: page.name,
-)
-def test_a_page_does_what_it_says(page, capsys):
+@pytest.mark.parametrize(("page", "all_runs"), list(_cases()))
+def test_a_page_does_what_it_says(page, all_runs, capsys):
     """Its blocks in order: Python in one namespace, commands with what they print, and runs that are looked into."""
     names: dict[str, Any] = {}
-    for kind, block in re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+    blocks = _blocks(page.read_text())
+    for kind, block in blocks:
         if kind == "python":
             file = re.match(r"# (\w+\.py)\n", block)
             if file is not None:  # a file of the reader's
@@ -74,8 +109,9 @@ def test_a_page_does_what_it_says(page, capsys):
             _compare(block)
         elif kind == "sh":
             for words in _commands(block):
-                if words[0] == "run" and "--out" in words and "--seeds" not in words:
-                    _run_shortly(words)
+                if folder := _folder(words):
+                    if all_runs or _is_read(folder, blocks):
+                        _run_shortly(words)
                 elif words[0] == "record":
                     done = CliRunner().invoke(cli, words, catch_exceptions=False)
                     assert done.exit_code == 0, done.output
@@ -234,17 +270,10 @@ def _recorded(plan):
     return ["--set", "demonstrations=episodes"]
 
 
-def _commands(block):
-    """The words of each line that runs flowrl, after its name."""
-    for line in block.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        if words and words[0] == "flowrl":
-            yield words[1:]
-
-
 def _run_shortly(words):
     """A run for the snippets that load it: as long as shows that it works."""
-    short = ["--stop-steps", "200", "--set", "eval_episodes=2", "--quiet"]
+    steps = int(words[words.index("--stop-steps") + 1]) if "--stop-steps" in words else 200
+    short = ["--stop-steps", str(min(steps, 200)), "--set", "eval_episodes=2", "--quiet"]
     done = CliRunner().invoke(cli, [*words, *short], catch_exceptions=False)
     assert done.exit_code in (0, 3), done.output
 

@@ -8,10 +8,12 @@ module level `Config` (an attrs class over `Configuration`), `policy(config, obs
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -67,7 +69,8 @@ class PlanFile:
         return trainer.workers, trainer.algorithm  # the command evaluates by its own options
 
 
-def builtin_plans() -> dict[str, str]:
+@functools.cache  # it parses every plan
+def builtin_plans() -> Mapping[str, str]:
     """The built-in plans with the first line of their docstring, read without importing them."""
     plans = {}
     for name, path in _builtin_files().items():

@@ -68,7 +68,7 @@ def test_the_loss_is_that_of_a_loop() -> None:
 def test_it_learns_what_follows(actions: Any) -> None:
     """Z1: rewards, observations and ends, in their own units."""
     model, shown = make(actions, hidden=(32,)), steps(400, actions=actions)
-    model.fit(shown, np.random.default_rng(0), patience=20, epochs=150)
+    model.fit(shown, np.random.default_rng(0), minibatch_size=100, patience=20, epochs=150)
     fresh, none = steps(100, 1, actions), np.zeros((100, 3), np.float32)
     reward, next_obs, ended = model.imagine(fresh.obs, fresh.action, none, np.zeros(100, int))
     near = 0.3 if actions is ONE else 1.0  # a discrete action leaves out how far it pushes

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
 SECONDS = 120  # two helpers of Ray's try for a minute to tell a driver that was killed of its death
+ENDS = ([], "close"), (["busy"], "close"), ([], "raise"), ([], signal.SIGTERM)
 
 SCRIPT = """
 import signal, sys
@@ -101,7 +101,10 @@ def _wait_until_gone(pids):
 
 @pytest.mark.parametrize(
     ("driver", "end"),
-    [([], "close"), (["busy"], "close"), ([], "raise"), (["busy"], signal.SIGKILL), ([], signal.SIGTERM)],
+    [
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ENDS),
+        pytest.param(["busy"], signal.SIGKILL, marks=pytest.mark.exhaustive),  # waits for `SECONDS / 2`
+    ],
     indirect=["driver"],
 )
 def test_nothing_stays(driver, end):
@@ -117,6 +120,7 @@ def test_nothing_stays(driver, end):
     assert errors == b"" or errors.endswith(b"ZeroDivisionError\n")
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_the_drivers_affair(driver):
     """Ctrl-C goes to every process of the terminal: actors and Ray work on, in silence, until the driver decides."""
     pids = _below(driver.pid)

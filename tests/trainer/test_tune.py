@@ -133,8 +133,8 @@ def test_a_search_stops_the_trials_that_do_worse(ray_cluster: None, tmp_path: Pa
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
-    settings = {"num_workers": 1, "report_every": 1_000, "learning_starts": 500, "eval_every": 2_000}
-    settings |= {"epsilon_steps": 2_000}
+    settings = {"num_workers": 1, "report_every": 1_000, "learning_starts": 500, "eval_every": 1_000}
+    settings |= {"epsilon_steps": 1_000}
     search = tune.Tuner(
         trainable("dqn", metric="eval_return", device="cpu", eval_episodes=10, **settings),
         param_space={"learning_rate": tune.grid_search([1e-3, 1e-9])},
@@ -142,7 +142,7 @@ def test_a_search_stops_the_trials_that_do_worse(ray_cluster: None, tmp_path: Pa
             metric="eval_return",
             mode="max",
             max_concurrent_trials=2,
-            scheduler=ASHAScheduler("env_steps", grace_period=4_000, max_t=8_000, reduction_factor=2),
+            scheduler=ASHAScheduler("env_steps", grace_period=2_000, max_t=4_000, reduction_factor=2),
             time_budget_s=300,
         ),
         run_config=tune.RunConfig(
@@ -153,7 +153,7 @@ def test_a_search_stops_the_trials_that_do_worse(ray_cluster: None, tmp_path: Pa
     assert not found.errors
     best = found.get_best_result()
     assert best.config == {"learning_rate": 1e-3}
-    assert best.metrics["env_steps"] >= 8_000
+    assert best.metrics["env_steps"] >= 4_000
     worse = min(found, key=lambda result: result.metrics["eval_return"])
     assert worse.metrics["eval_return"] < best.metrics["eval_return"]
     with DQN(
