@@ -36,7 +36,7 @@ def run_seeds(out: Path, seeds: int, *arguments: str) -> tuple[int, dict[str, An
     ],
 )
 def test_two_plans_learn(plan: str, goal: float, budget: int, settings: list[str], tmp_path: Path) -> None:
-    """S6: what CartPole-v1 and Pendulum-v1 ask for; DQN, which learns as quick from replay, is the README's command."""
+    """S6: what CartPole-v1 and Pendulum-v1 ask for, on two seeds; DQN is in the README's command."""
     given = [text for setting in settings for text in ("--set", setting)]
     code, summary = run_seeds(
         tmp_path / "runs", 2, plan, *given, "--stop-return", str(goal), "--stop-steps", str(budget)
