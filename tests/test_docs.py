@@ -28,7 +28,10 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *D
 PROMPT = "(flowrl) "
 
 #: Pages that learn for seconds.
-LONG = ("dqfd.md", "offline.md", "python.md", "r2d3.md", "rbc.md", "sac.md", "sacfd.md", "sqil.md", "tune.md")
+LONG = {
+    *("alphazero.md", "dqfd.md", "environments.md", "games.md", "league.md", "offline.md", "python.md", "r2d3.md"),
+    *("rbc.md", "sac.md", "sacfd.md", "self_play.md", "sqil.md", "tune.md", "write-your-own-algorithm.md"),
+}
 #: Pages with a package that is not installed for development.
 NEEDY = {"equilibria.md": "open_spiel"}
 

@@ -17,6 +17,7 @@ ENVS = (
 )
 
 
+@pytest.mark.slow
 def test_environments_in_processes_with_wrappers_go_on_exactly(folder):
     """D3, S1: the resumed run is the uninterrupted one; returns are raw though the policy sees half of each reward."""
     for name, steps in (("whole", 600), ("run", 400)):

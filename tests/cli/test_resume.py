@@ -18,6 +18,7 @@ from tests.plans.small import SMALL as PLANS
 # -- exactly
 
 
+@pytest.mark.slow
 def test_checkpoints_are_where_evaluations_are_and_change_nothing(whole, folder):
     """S3, D4: however often they are taken, by steps or by time, and however many are kept."""
     assert [path.name for path in checkpoints(whole).paths()] == ["step-000000800", "step-000001024", "step-000001216"]

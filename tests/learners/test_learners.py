@@ -307,6 +307,7 @@ def states(learners: LearnerGroup) -> list[Any]:
     return [worker.submit("state_dict").result(20) for worker in learners.members]
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_would(two: Any) -> None:
     """F13, F12: alike to the last bit, and near one learner; what is published and counted is that of one."""
     workers, learners = two

@@ -51,6 +51,7 @@ def test_each_row_has_the_outcome_of_its_game_from_its_seat() -> None:
     assert (rows.visits.sum(1) == trainer.config.simulations).all()
 
 
+@pytest.mark.slow
 def test_a_saved_run_plays_by_search(tmp_path: Path) -> None:
     """D3: against scripted players; and resumed by its directory it goes on as an uninterrupted one."""
     settings = {"checkpoint_every": 60, "eval_every": 60, "eval_episodes": 4, "eval_opponent": "one_ply", "seed": 2}

@@ -35,6 +35,7 @@ def test_a_worker_of_a3c_goes_on_with_the_weights_that_its_gradient_gave() -> No
     assert max(lags("a3c", "AsyncGradients", in_flight=3)) == 2
 
 
+@pytest.mark.slow
 def test_rows_are_never_trained_on_by_weights_that_are_too_new() -> None:
     """V4: fragments ten times smaller than the batch, of three workers with four requests each; none is dropped."""
     small = {"fragment_steps": 2, "envs_per_worker": 3, "env_groups": 3, "in_flight": 12}

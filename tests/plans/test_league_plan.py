@@ -101,6 +101,7 @@ def test_several_of_a_role_are_numbered() -> None:
         assert {"elo/main", "updates", "snapshots"} <= alone.train(env_steps=80).keys()
 
 
+@pytest.mark.slow
 def test_a_kept_league_is_judged_loaded_and_played_learner_by_learner(tmp_path: Path) -> None:
     """S3, S6: each learner meets the judge; saved, each plays all agents, and the run itself means its main agent."""
     run = tmp_path / "run"

@@ -15,7 +15,7 @@ from flowrl.rollout import WorkerSet
 from flowrl.testing import same
 from tests.plans.small import SMALL
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,6 @@ def test_ppo_over_two_processes_is_ppo_in_this_one() -> None:
     assert same(rest[1:], whole[1:])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "envs"), [(1, 4), (2, 2)])
 def test_dqn_over_processes_goes_on_from_a_checkpoint_of_this_one(num_workers: int, envs: int) -> None:
     """D2, D3: parameters, replay and exploration bit for bit."""
@@ -66,7 +65,6 @@ def test_dqn_over_processes_goes_on_from_a_checkpoint_of_this_one(num_workers: i
     assert same(rest[1:], whole[1:])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["bulk_sync", "async"])
 def test_weights_pushed_after_an_item_make_the_next_one_of_that_worker(two: WorkerSet, mode: str) -> None:
     """F3, T7: with one request in flight; episodes go on from item to item of a group."""
@@ -95,7 +93,6 @@ def test_weights_pushed_after_an_item_make_the_next_one_of_that_worker(two: Work
     assert mode == "async" or lags.max() == 0  # how far a slow group falls behind nobody knows
 
 
-@pytest.mark.slow
 def test_operators_before_the_gather_run_in_the_processes(two: WorkerSet) -> None:
     """F4: and what they count comes home."""
     import os
@@ -109,7 +106,6 @@ def test_operators_before_the_gather_run_in_the_processes(two: WorkerSet) -> Non
     assert os.getpid() not in processes
 
 
-@pytest.mark.slow
 def test_a_run_over_processes_resumes_at_any_item(two: WorkerSet) -> None:
     """D3, D5: bulk_sync, mid-stream, in the processes that have gone on meanwhile."""
     with ParallelRollouts(two, steps=3).run() as run:
@@ -121,7 +117,6 @@ def test_a_run_over_processes_resumes_at_any_item(two: WorkerSet) -> None:
         assert same([next(run) for _ in range(3)], expected)
 
 
-@pytest.mark.slow
 def test_a_consumer_that_stops_stops_the_workers(two: WorkerSet) -> None:
     """F7: what they have made then is what was taken and, at most, what may be in flight."""
     taken, in_flight = 5, 3

@@ -158,7 +158,7 @@ def test_other_names_do(name: object) -> None:
         ("record", "run", "--episodes", 1, "--out", "data"),
         ("export", "run", "--out", "policy.pt2"),
         ("run", "dqn", "--config", "run/config.json"),
-        ("run", "dqn", "--config", "run/config.json", "--seeds", 2),
+        pytest.param(("run", "dqn", "--config", "run/config.json", "--seeds", 2), marks=pytest.mark.slow),
         ("explain", "dqn", "--config", "run/config.json"),
     ],
 )

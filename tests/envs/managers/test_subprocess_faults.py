@@ -25,6 +25,7 @@ from tests.faulty_envs import RESET, Player, footprint, one_faulty
 from tests.managers import in_processes
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_that_of_one_environment() -> None:
     """F10: three environments in one process that take longer together than one may."""
 
