@@ -547,16 +547,14 @@ class Turns(Option):
         return plan
 
     def _check_turns(self: Any, workers: Any) -> None:
-        """Raises: ConfigError for a game in which not two act in turn."""
-        if workers.policy_map is None:
-            return  # `JoinTurns` says what it lacks
+        """Raises: ConfigError for a game for two, as leagues take them, in which not the first one alone begins."""
         agents, games = workers.game_agents, workers.environments
         begin = who_begins(games.spec, games.env_args, games.wrappers)
-        if len(agents) != 2 or begin != agents[:1]:
+        if begin != agents[:1]:
             raise ConfigError(
                 f"longest_game={self.longest_game} is for games of two who move in turn, but {games} has the agents "
-                f"{', '.join(agents)}, of which {', '.join(begin)} act first: expected two, of which the first one "
-                "acts first, or longest_game=null, with which each agent learns from its own steps"
+                f"{', '.join(agents)}, of which {', '.join(begin)} act first: expected the first one alone, or "
+                "longest_game=null, with which each agent learns from its own steps"
             )
 
 

@@ -74,10 +74,11 @@ def _commands(block):
 def _cases():
     """Each page; where no snippet looks into some of its runs, these are for the slow tests."""
     for page in PAGES:
-        yield pytest.param(page, page.name in LONG, marks=_marks(page), id=page.name)
+        whole = page.name in {*LONG, *NEEDY}
+        yield pytest.param(page, whole, marks=_marks(page), id=page.name)
         blocks = _blocks(page.read_text())
         kept = [_folder(words) for kind, block in blocks if kind == "sh" for words in _commands(block)]
-        if page.name not in {*LONG, *NEEDY} and any(folder and not _is_read(folder, blocks) for folder in kept):
+        if not whole and any(folder and not _is_read(folder, blocks) for folder in kept):
             yield pytest.param(page, True, marks=pytest.mark.slow, id=f"{page.name}, all runs")
 
 

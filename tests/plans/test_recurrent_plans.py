@@ -123,7 +123,7 @@ class SecondBegins(TicTacToe):
     ("game", "words"),
     [
         ("flowrl:matching_pennies", "the agents even, odd, of which even, odd act first"),
-        ("tests.games:RandomGame", "the agents ann, bob, cid"),
+        ("tests.games:RandomGame", "the agents ann, bob, cid: self-play and leagues take games of two agents"),
         ("tests.plans.test_recurrent_plans:SecondBegins", "the agents o, x, of which x act first"),
     ],
 )
