@@ -1,0 +1,78 @@
+"""What people bring, under every kind of manager: rows, returns and refusals are those of a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from flowrl.data import Batch
+from flowrl.envs import Manager, make_manager
+from flowrl.errors import FlowError
+from tests.brought_envs import CASES, KINDS, Case, Played, Row
+from tests.clock_envs import plain
+
+STEPS = 40
+
+
+@contextmanager
+def managed(case: Case, kind: str) -> Iterator[Manager]:
+    """Two of its environments, launched; a vector environment of them for the kind "brought"."""
+    if kind == "brought":
+        manager = make_manager(lambda: SyncVectorEnv([case.wrapped] * 2, autoreset_mode=AutoresetMode.SAME_STEP), 2)
+    else:
+        manager = make_manager(case.made, 2, case.args, wrappers=case.wrappers, kind=kind)
+    with manager:
+        manager.launch(seed=0)
+        yield manager
+
+
+def collected(manager: Manager) -> tuple[list[list[Row]], list[list[Played]]]:
+    """Rows and episodes of each environment, when each has enough steps."""
+    rows: list[list[Row]] = [[] for _ in range(manager.num_envs)]
+    episodes: list[list[Played]] = [[] for _ in range(manager.num_envs)]
+    before = [plain(row) for row in manager.obs]
+    while min(map(len, rows)) < STEPS:
+        result = manager.step(np.zeros((manager.num_envs, *manager.action_space.shape), manager.action_space.dtype))
+        for i in range(manager.num_envs):
+            if result.acted is None or result.acted[i]:
+                outcome = float(result.reward[i]), bool(result.terminated[i]), bool(result.truncated[i])
+                rows[i].append(Row(before[i], *outcome, plain(result.next_obs[i])))
+        before = [plain(row) for row in manager.obs]
+        for each in manager.drain():
+            episodes[each.env_id].append(Played(each.return_, each.length, each.success))
+    return rows, episodes
+
+
+def plainly(row: Row) -> Row:
+    """With an observation of arrays as managers give it."""
+    return row._replace(obs=plain(_rows(row.obs)), next_obs=plain(_rows(row.next_obs)))
+
+
+def _rows(obs: object) -> object:
+    if isinstance(obs, tuple):
+        obs = {str(at): part for at, part in enumerate(obs)}
+    return Batch({name: _rows(part) for name, part in obs.items()}) if isinstance(obs, dict) else np.asarray(obs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_brought_is_learned_from_and_reported_as_in_a_plain_loop(name: str, kind: str) -> None:
+    """R3, T3: the rows are those of what was brought, and the returns those of the environment alone."""
+    case = CASES[name]
+    if kind in case.refused:
+        with pytest.raises(FlowError, match=case.refused[kind]), managed(case, kind) as manager:
+            collected(manager)
+        return
+    with managed(case, kind) as manager:
+        rows, episodes = collected(manager)
+    learned, as_learned = case.learned(STEPS)
+    right = as_learned if kind in case.as_learned else case.episodes(STEPS)[: len(as_learned)]
+    assert len(right) > 2
+    for mine, ended in zip(rows, episodes):
+        assert mine[:STEPS] == list(map(plainly, learned))
+        assert ended[: len(right)] == right
+    assert manager.raw_returns is (kind not in case.as_learned)
