@@ -433,7 +433,7 @@ class Search:
         config = self.config
         if config.clock != "env_steps" or config.env_manager == "vector":
             return None
-        factory = EnvFactory(config.env, config.env_args, config.wrappers)
+        factory = EnvFactory(config.env, config.env_args, config.wrappers, bool(config.agents))
         try:
             with closing(factory()) as env:
                 return measured(Probe(factory, 1_000, min(PROBE, self.seconds / 10)).episodes(env))

@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from flowrl.envs.adapters.by_agent import WAY_OUT, looks_like_agents
 from flowrl.envs.adapters.convert import converted
 from flowrl.envs.games.model import GameModel
 from flowrl.envs.games.seats import TABLE, TURN, Seating, SeatsEnv
@@ -68,6 +69,7 @@ class Environments:
     options: Mapping[str, Any] = attrs.field(factory=dict)
     episode_seeds: Sequence[int] | None = None
     info_keys: InfoKeys = ()
+    agents: bool = False  #: see `EnvFactory`
 
     def __str__(self) -> str:
         return self.spec if isinstance(self.spec, str) else name_of(self.spec)
@@ -102,13 +104,14 @@ class Environments:
     @property
     def factory(self) -> EnvFactory:
         """The factory of single environments."""
-        return EnvFactory(self.spec, self.env_args, self.wrappers)
+        return EnvFactory(self.spec, self.env_args, self.wrappers, self.agents)
 
     def manager(self, num_envs: int) -> Manager:
         """A manager of `num_envs` environments, not launched yet. Raises: see `make_manager`."""
         fills = {key: None if fill is None else fill.tolist() for key, fill in fills_of(self.info_keys).items()}
         wrappers = [*self.wrappers, *([f"InfoColumns({fills})"] if fills else [])]
         how: dict[str, Any] = {"kind": self.kind, "wrappers": wrappers, "episode_seeds": self.episode_seeds}
+        how["agents"] = self.agents
         made = make_manager(self.spec, num_envs, self.env_args, **how, **self.options)
         made.way_out = self._way_out()
         return made
@@ -201,12 +204,13 @@ def make_manager(
     wrappers: Sequence[str | Wrap] = (),
     kind: str = "local",
     episode_seeds: Sequence[int] | None = None,
+    agents: bool = False,
     **options: Any,
 ) -> Manager:
     """A manager of `num_envs` environments, not launched yet.
 
     `spec` is that of `EnvFactory`, called once per environment; or a gymnasium VectorEnv, or a factory of one, called
-    once, with `num_envs` if it has such an argument; or a single environment object.
+    once, with `num_envs` if it has such an argument; or a single environment object. `agents` is that of `EnvFactory`.
 
     `kind` selects where environments step: "local", in this process; "subprocess", in other processes, all together;
     "async", in other processes, each at its own pace; "thread", in threads; "vector", as one gymnasium VectorEnv: the
@@ -217,7 +221,7 @@ def make_manager(
     manager or option, and a manager that does not fit the environment.
     """
     _check(num_envs, kind, options)
-    factory = EnvFactory(spec, env_args or {}, wrappers)
+    factory = EnvFactory(spec, env_args or {}, wrappers, agents)
     if kind in _OF_FACTORIES:
         if is_object(spec):
             raise _made_already(kind, spec)
@@ -296,6 +300,8 @@ def _remarks(first: Env | AnyVectorEnv, kind: str) -> Iterator[str]:
             "it has no vectorized implementation of its own, so gymnasium steps copies of it one after another, slower "
             "than env_manager=local"
         )
+    if looks_like_agents(first.unwrapped):
+        yield f"its Dict or Tuple spaces are taken for the sensors and motors of one agent (R2); {WAY_OUT}"
     ours = {"NormalizeObservation": "normalize_obs", "NormalizeReward": "normalize_rewards"}
     for name in {type(layer).__name__ for layer in layers(first)} & ours.keys():
         yield (
@@ -345,7 +351,8 @@ class EnvFactory:
 
     `spec` is a gymnasium id, a `module:factory` string, or a callable that returns an environment; `env_args` go to
     `gymnasium.make` or to the factory; of `wrappers` the first is the innermost (see `flowrl.envs.wrapping`). An id
-    is made with its TimeLimit and without gymnasium's checks at every step.
+    is made with its TimeLimit and without gymnasium's checks at every step. `agents`: the entries of Dict or Tuple
+    spaces are agents, though the environment does not say so.
 
     Raises: ConfigError for an id, module, factory, argument or wrapper that does not exist or is rejected.
     """
@@ -353,6 +360,7 @@ class EnvFactory:
     spec: Any
     env_args: Mapping[str, Any] = attrs.field(factory=dict)
     wrappers: Sequence[str | Wrap] = ()
+    agents: bool = False
 
     def __call__(self) -> Env:
         made = self.first_of(1)
@@ -396,7 +404,7 @@ class EnvFactory:
         if is_object(self.spec):
             if args:
                 raise ConfigError(f"env_args {args} come too late: {name_of(self.spec)} is made already")
-            made = converted(self.spec)
+            made = converted(self.spec, self.agents or None)
             if num_envs > 1 and not isinstance(made, VectorEnv) and isinstance(made, gymnasium.Env):
                 raise ConfigError(
                     f"{name_of(self.spec)} is one environment: pass a callable that makes a new one each time"
@@ -407,7 +415,8 @@ class EnvFactory:
         factory = factory_of(self.spec)
         if "num_envs" in parameters(factory):
             args.setdefault("num_envs", num_envs)
-        return converted(call(factory, args, self.spec))
+        again = partial(call, factory, args, self.spec)
+        return converted(again(), self.agents or None, again)
 
 
 def _check_spaces(env: Env) -> None:
@@ -421,7 +430,13 @@ def _check_spaces(env: Env) -> None:
             raise ConfigError(f"{type(env.unwrapped).__name__} has no {name}: set it in the class, or in its __init__")
 
 
-def make_env(spec: Any, env_args: Mapping[str, Any] | None = None, *, wrappers: Sequence[str | Wrap] = ()) -> Env:
+def make_env(
+    spec: Any,
+    env_args: Mapping[str, Any] | None = None,
+    *,
+    wrappers: Sequence[str | Wrap] = (),
+    agents: bool = False,
+) -> Env:
     """One environment: see `EnvFactory`.
 
     >>> make_env("CartPole-v1").spec.max_episode_steps
@@ -432,7 +447,7 @@ def make_env(spec: Any, env_args: Mapping[str, Any] | None = None, *, wrappers: 
     Traceback (most recent call last):
     flowrl.errors.ConfigError: no environment 'CartPool-v1' in gymnasium: did you mean 'CartPole-v1'? ...
     """
-    return EnvFactory(spec, env_args or {}, wrappers)()
+    return EnvFactory(spec, env_args or {}, wrappers, agents)()
 
 
 def is_object(spec: Any) -> bool:

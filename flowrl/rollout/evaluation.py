@@ -74,7 +74,7 @@ def evaluate(
 
     With `video` three episodes are filmed into that folder, see `flowrl.rollout.video`.
     """
-    environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
+    environments = env if isinstance(env, Environments) else Environments(env, env_args or {}, agents=bool(agents))
 
     def make(count: int) -> Manager:
         if video is None:

@@ -35,6 +35,7 @@ class OfflineWorkers(BaseWorkers):
         policy: Called with the observation and the action space.
         num_envs: Evaluation environments stepped together.
         env_args, wrappers, env_manager, env_manager_args: See `WorkerSet`.
+        agents: See `flowrl.envs.make.EnvFactory`.
         eval_env, eval_env_args, eval_wrappers, eval_env_manager: See `WorkerSet`.
 
     Raises:
@@ -60,6 +61,7 @@ class OfflineWorkers(BaseWorkers):
         eval_env_args: Mapping[str, Any] | None = None,
         eval_wrappers: Sequence[Any] | None = None,
         eval_env_manager: str | None = None,
+        agents: bool = False,
     ) -> None:
         self.data = data
         spaces = spaces_of(data)
@@ -70,7 +72,7 @@ class OfflineWorkers(BaseWorkers):
             )
         place = no_environment if env is None else env
         environments = Environments(
-            place, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {})
+            *(place, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {})), agents=agents
         )
         evaluation = environments.for_evaluation(eval_env, eval_env_args, eval_wrappers, eval_env_manager)
         super().__init__(policy, spaces or environments.spaces(num_envs), environments, evaluation, num_envs)

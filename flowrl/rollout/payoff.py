@@ -113,7 +113,7 @@ def payoffs(
     >>> table.ranked, table.shares("perfect", "random")[2], table.mean("perfect", "perfect")
     (['perfect', 'random'], 0.0, (0.0, 0.0))
     """
-    environments = env if isinstance(env, Environments) else Environments(env, env_args or {})
+    environments = env if isinstance(env, Environments) else Environments(env, env_args or {}, agents=True)
     seating = environments.look(num_envs).seating
     if seating is None or len(seating.agents) != 2:
         agents = "one agent" if seating is None else f"the agents {', '.join(seating.agents)}"

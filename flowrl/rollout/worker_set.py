@@ -131,6 +131,7 @@ class WorkerSet(GameWorkers):
         environments = Environments(
             *(env, dict(env_args or {}), tuple(wrappers), env_manager, dict(env_manager_args or {}), episode_seeds),
             info_keys=info_keys,
+            agents=agents is not None or league is not None,
         )
         if environments.is_one_object and (num_workers or self.layout.groups > 1):
             raise ConfigError(

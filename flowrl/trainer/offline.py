@@ -113,6 +113,7 @@ class OfflineTrainer(Trainer):
                 eval_env_args=config.eval_env_args,
                 eval_wrappers=config.eval_wrappers,
                 eval_env_manager=config.eval_env_manager,
+                agents=bool(config.agents),
                 **evaluated_in(config, env, data),
             )
 

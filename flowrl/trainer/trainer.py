@@ -307,10 +307,10 @@ class Trainer:
             check_policy(make)
         place = config.env if env is None else env
         how = dict(config.env_args), tuple(config.wrappers), config.env_manager, dict(config.env_manager_args)
-        environments = Environments(place, *how)
+        league = cls.league(config)
+        environments = Environments(place, *how, agents=bool(config.agents) or league is not None)
         others = config.eval_env, config.eval_env_args, config.eval_wrappers, config.eval_env_manager
         evaluation = environments.for_evaluation(*others)
-        league = cls.league(config)
         with torch_threads(config.torch_threads):
             return GameWorkers(
                 {name: PolicyFactory(*made) for name, made in makes.items()},

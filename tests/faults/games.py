@@ -73,6 +73,13 @@ FAULTS = [
     Fault("M8", TEAMS, "np.lexsort((agent, step))", "np.lexsort((-agent, step))", BY_TEAM),
     Fault("M8", TEAMS, 'joint["reward"].mean(1)', 'joint["reward"].sum(1)', BY_TEAM),
     Fault(
+        "R2",
+        "flowrl/envs/adapters/convert.py",
+        "        if agents:\n",
+        "        if True:\n",
+        "tests/envs/games/test_game_envs.py::test_agents_are_declared_or_have_a_reward_each",
+    ),
+    Fault(
         "M1",
         "flowrl/envs/adapters/by_agent.py",
         "if agent not in self._ended}",

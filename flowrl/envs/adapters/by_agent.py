@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -11,9 +12,16 @@ from gymnasium import spaces
 
 from flowrl.envs.games.game import Game, Turn
 
+#: What to do about an environment that `looks_like_agents`, but does not say so.
+WAY_OUT = "if each entry is an agent, say so with agents={'*': 'policy'}"
+#: Where environments have the names of their agents, or their number.
+_DECLARED = ("possible_agents", "agents", "agent_ids", "_agent_ids", "n_agents", "num_agents")
 
-def is_one(made: Any) -> TypeGuard[gymnasium.Env[Any, Any]]:
-    """Whether actions and observations are Dicts with the same keys, its agents, or Tuples with one entry for each."""
+
+def looks_like_agents(made: Any) -> TypeGuard[gymnasium.Env[Any, Any]]:
+    """Whether actions and observations are Dicts with the same keys, or Tuples with as many entries: of agents, or of
+    one agent with several sensors and motors.
+    """
     if not isinstance(made, gymnasium.Env):
         return False
     try:
@@ -27,8 +35,45 @@ def is_one(made: Any) -> TypeGuard[gymnasium.Env[Any, Any]]:
     return bool(action.spaces) and action.spaces.keys() == observation.spaces.keys()
 
 
+def declares_agents(env: gymnasium.Env[Any, Any]) -> bool | None:
+    """Whether an environment that `looks_like_agents` declares them (R2); None: it says nothing."""
+    keys = {*map(str, env.action_space.spaces)} if isinstance(env.action_space, spaces.Dict) else set()
+    number = len(env.action_space.spaces)  # type: ignore[attr-defined]
+    for name in _DECLARED:
+        if (found := _attribute(env, name)) is None or callable(found):
+            continue
+        if isinstance(found, int | np.integer):
+            return int(found) == number
+        names = {each for each in found if isinstance(each, str)}
+        if found:
+            return names == keys if names and keys else len(found) == number
+    return None if _attribute(env, "reward_space") is None else False  # several goals of one agent
+
+
+def rewards_each(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether an environment that `looks_like_agents` has a reward for each (R2); it acts one step."""
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(0)
+    try:
+        env.reset(seed=0)
+        reward: Any = env.step(actions.sample())[1]
+    except Exception:  # it says so when it is played
+        return False
+    if isinstance(reward, Mapping):
+        return bool(reward) and {*reward} <= {*actions.spaces, "__all__"}  # type: ignore[attr-defined]
+    number = len(actions.spaces)  # type: ignore[attr-defined]
+    return isinstance(reward, list | tuple | np.ndarray) and np.shape(reward) == (number,)
+
+
+def _attribute(env: Any, name: str) -> Any:
+    """That of the outermost layer that has it; None: none has."""
+    while env is not None and not hasattr(env, name):
+        env = getattr(env, "env", None)
+    return getattr(env, name, None)
+
+
 def game_of(env: gymnasium.Env[Any, Any]) -> DictGame:
-    """An environment that `is_one` as a game."""
+    """An environment that `looks_like_agents` as a game."""
     return TupleGame(env) if isinstance(env.action_space, spaces.Tuple) else DictGame(env)
 
 

@@ -33,8 +33,11 @@ _FOREIGN = {
 }
 
 
-def converted(made: Any) -> Any:
+def converted(made: Any, agents: bool | None = None, again: Callable[[], Any] | None = None) -> Any:
     """Convert to a `gymnasium.Env`: a game, also one in another library's interface, to a `SeatsEnv`.
+
+    `agents`: whether one that looks like agents has some; None: if it says so itself (R2). Where only its rewards can
+    tell, it acts one step, and is closed for a new one that `again` makes.
 
     Returns a VectorEnv, and objects of unknown kinds, unchanged.
 
@@ -49,14 +52,18 @@ def converted(made: Any) -> Any:
                 f"{type(made).__name__} is an EnvPool that answers for {made.config['batch_size']} of its "
                 f"{made.config['num_envs']} environments at a time: leave out batch_size, so that all step together"
             )
-    if by_agent.is_one(made):
-        made = by_agent.game_of(made)
-    elif pettingzoo.is_one(made):
+    if pettingzoo.is_one(made):
         made = pettingzoo.converted(made)
     elif open_spiel.is_one(made):
         made = open_spiel.OpenSpielGame(made)
-    if isinstance(made, games.Game):
-        return SeatsEnv(made)
-    if isinstance(made, gymnasium.Env | VectorEnv):
-        return made
-    return classic.ClassicEnv(made) if classic.is_one(made) else made
+    elif not isinstance(made, games.Game | gymnasium.Env | VectorEnv) and classic.is_one(made):
+        made = classic.ClassicEnv(made)
+    if by_agent.looks_like_agents(made):
+        agents = by_agent.declares_agents(made) if agents is None else agents
+        if agents is None and again is not None:
+            agents = by_agent.rewards_each(made)
+            made.close()
+            return converted(again(), agents)
+        if agents:
+            made = by_agent.game_of(made)
+    return SeatsEnv(made) if isinstance(made, games.Game) else made

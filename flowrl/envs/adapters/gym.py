@@ -92,7 +92,10 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         if len(found) != 4:
             raise SchemaError(f"{self.env}: step gave {len(found)} values, expected 5, or the 4 of the older interface")
         obs, reward, done, info = found
-        truncated = bool(done) and bool(info.get("TimeLimit.truncated", False))
+        cut = isinstance(info, dict) and bool(info.get("TimeLimit.truncated", False))
+        if isinstance(done, list | tuple | dict):  # of each agent
+            return obs, reward, False if cut else done, done if cut else False, info  # type: ignore[return-value]
+        truncated = bool(done) and cut
         return obs, reward, bool(done) and not truncated, truncated, info
 
     def render(self) -> Any:

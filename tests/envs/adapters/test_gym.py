@@ -13,6 +13,7 @@ import pytest
 
 from flowrl.envs import Manager, make_env, make_manager
 from flowrl.envs.adapters.gym import ClassicEnv
+from flowrl.envs.games.seats import Of
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.testing import same
 
@@ -204,3 +205,32 @@ def test_without_gym_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "gym", None)
     with pytest.raises(ConfigError, match=r"'gym:CartPole-v1' needs gym: pip install 'flowrl-engine\[gym\]'"):
         make_env("gym:CartPole-v1")
+
+
+class OldTeam(OldClock):
+    """Two agents, which have each a reward and an end of their own: the first ends a step before the second."""
+
+    def __init__(self) -> None:
+        super().__init__(((3, {}),))
+        self.observation_space = gym.spaces.Tuple([gym.spaces.Box(0, 9, (1,), np.float32)] * 2)
+        self.action_space = gym.spaces.Tuple([gym.spaces.Discrete(2)] * 2)
+
+    def reset(self) -> Any:
+        self.clock = 0
+        return [np.zeros(1, np.float32)] * 2
+
+    def step(self, action: Any) -> Any:
+        self.clock += 1
+        return [np.float32([self.clock])] * 2, [float(self.clock < 3), 2.0], [self.clock >= 2, self.clock >= 3], {}
+
+
+def test_a_classic_environment_may_have_agents() -> None:
+    """R2, M1: those that have a reward for each; their ends are their own."""
+    env: Any = make_env(OldTeam)
+    env.reset(seed=0)
+    ends = []
+    for _ in range(3):
+        obs, _, over, _, _ = env.step(np.zeros(2))
+        ends.append(over)
+    assert ends == [False, False, True]
+    assert obs["seats"][:, Of.RETURN].tolist() == [2, 6]

@@ -15,6 +15,7 @@ from flowrl.envs.games import Game, make
 from flowrl.envs.games.seats import Of, SeatsEnv
 from flowrl.envs.masks import valid_sample
 from flowrl.errors import ConfigError
+from flowrl.plans import A2C
 
 
 class Countdown(gymnasium.Env[Any, Any]):
@@ -115,7 +116,7 @@ def test_tuples_with_one_end_for_all() -> None:
 
 
 def test_one_reward_and_one_end_are_those_of_all_agents() -> None:
-    env = make_env(Countdown, {"shared": True})
+    env = make_env(Countdown, {"shared": True}, agents=True)
     env.reset(seed=0)
     over = False
     while not over:
@@ -125,6 +126,83 @@ def test_one_reward_and_one_end_are_those_of_all_agents() -> None:
     env.reset(seed=0)
     env.step(np.zeros(3))
     assert env.step(np.zeros(3))[0]["seats"][:, Of.TERMINATED].tolist() == [1, 1]
+
+
+class Robot(gymnasium.Env[Any, Any]):
+    """One robot with two sensors and two motors, each of which has to do what the other one's sensor says."""
+
+    def __init__(self, kind: str = "tuple", declared: Any = None, rewards: Any = None) -> None:
+        sensors, motors = [spaces.Box(0, 1, (1,), np.float32)] * 2, [spaces.Discrete(2)] * 2
+        self.named, self.rewards, self.games = kind == "dict", rewards, 3
+        of = {"tuple": spaces.Tuple, "dict": lambda parts: spaces.Dict(dict(zip(("arm", "leg"), parts)))}[kind]
+        self.observation_space, self.action_space = of(sensors), of(motors)
+        if declared is not None:
+            setattr(self, *declared)
+
+    def look(self) -> Any:
+        self.bits = self.np_random.integers(0, 2, 2)
+        seen = [np.float32([bit]) for bit in self.bits]
+        return dict(zip(("arm", "leg"), seen)) if self.named else tuple(seen)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.games = 0, self.games + 1
+        return self.look(), {}
+
+    def step(self, action: Any) -> Any:
+        left, right = action.values() if self.named else action
+        gain = float((left, right) == (self.bits[1], self.bits[0]))
+        self.steps += 1
+        return self.look(), gain if self.rewards is None else self.rewards, False, self.steps == self.games, {}
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+@pytest.mark.parametrize("manager", ["local", "subprocess", "async", "thread", "vector"])
+def test_sensors_and_motors_with_one_reward_are_one_agent(kind: str, manager: str) -> None:
+    """R2: whatever steps it; a policy that sees both sensors earns the four rewards of its first game."""
+    with make_manager(Robot, 1, {"kind": kind}, kind=manager) as robot:
+        robot.launch(seed=0)
+        for _ in range(8):
+            first, second = (np.ravel(part) for _, part in sorted(robot.obs.items()))
+            stepped = robot.step(np.float32([[second[0], first[0]]]))
+            assert stepped.acted is not None or stepped.reward.tolist() == [1]
+        (episode, *_) = robot.drain()
+    assert (episode.return_, episode.length, episode.agent) == (4, 4, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "agents"),
+    [
+        ("tuple", {}, 1),
+        ("dict", {}, 1),
+        ("dict", {"declared": ("agents", 2)}, 2),
+        ("dict", {"declared": ("possible_agents", ["leg", "arm"])}, 2),
+        ("dict", {"declared": ("possible_agents", ["robot"])}, 1),
+        ("tuple", {"declared": ("n_agents", 2)}, 2),
+        ("tuple", {"declared": ("n_agents", 1), "rewards": [1, 0]}, 1),
+        ("tuple", {"declared": ("reward_space", spaces.Box(0, 1, (2,))), "rewards": [1, 0]}, 1),
+        ("tuple", {"rewards": [1, 0]}, 2),
+        ("dict", {"rewards": {"arm": 1}}, 2),
+        ("dict", {"rewards": {"speed": 1, "energy": 0}}, 1),
+        ("tuple", {"rewards": [1, 0, 0]}, 1),
+    ],
+)
+def test_agents_are_declared_or_have_a_reward_each(kind: str, how: dict[str, Any], agents: int) -> None:
+    """R2: spaces with several entries alone say nothing; whoever sets `agents` says it all."""
+    env = make_env(Robot, {"kind": kind, **how})
+    assert (len(env.seating.agents) if isinstance(env, SeatsEnv) else 1) == agents
+    assert isinstance(make_env(Robot, {"kind": kind, **how}, agents=True), SeatsEnv)
+
+
+def test_the_setting_agents_makes_agents_of_entries(caplog: pytest.LogCaptureFixture) -> None:
+    """R2: a run is told how."""
+    with A2C(env=Robot) as one:
+        assert one.workers.num_agents() == 1
+    assert "if each entry is an agent, say so with agents={'*': 'policy'}" in caplog.text
+    caplog.clear()
+    with A2C(env=Robot, agents={"*": "policy"}) as two:
+        assert two.workers.num_agents() == 2
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("spec", ["flowrl:tic_tac_toe", "flowrl.envs.games.tic_tac_toe:TicTacToe", make("tic_tac_toe")])
