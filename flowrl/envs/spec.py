@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -19,10 +20,28 @@ from flowrl.envs.adapters.convert import LIBRARIES
 from flowrl.envs.wrappers import without_order_enforcing
 from flowrl.errors import ConfigError, closest, did_you_mean
 
-#: Modules that register ids with these beginnings when they are imported.
-_REGISTRARS = {"ALE/": "ale_py", "MiniGrid-": "minigrid", "BabyAI-": "minigrid"}
-#: What installs them.
-_INSTALL = {"ale_py": "pip install ale-py", "minigrid": "pip install 'flowrl-engine[minigrid]'"}
+#: Modules that register ids which begin so when they are imported.
+_REGISTRARS = {
+    "ale_py": r"ALE/|\w+(NoFrameskip|Deterministic)-v\d|\w+-ram(NoFrameskip|Deterministic)?-v\d",
+    "gymnasium_robotics": "Fetch|Hand|Adroit|FrankaKitchen|PointMaze|AntMaze",
+    "highway_env": "(highway|merge|roundabout|parking|intersection|racetrack|exit|two-way|u-turn|lane-keeping)-",
+    "lbforaging": "Foraging-",
+    "metaworld": "Meta-World/",
+    "minigrid": "MiniGrid-|BabyAI-",
+    "minihack": "MiniHack-",
+    "miniworld": "MiniWorld-",
+    "mo_gymnasium": "mo-|deep-sea-treasure|resource-gathering|four-room-|fruit-tree-|minecart-",
+    "nle": "NetHack",
+    "panda_gym": "Panda(Reach|Push|Slide|PickAndPlace|Stack|Flip)",
+    "popgym": "popgym-",
+}
+#: What installs them, where it is not the package of their name.
+_INSTALL = {"minigrid": "pip install 'flowrl-engine[minigrid]'", "ale_py": "pip install 'flowrl-engine[atari]'"}
+#: What flowrl takes by another name.
+_OTHER_NAMES = {
+    "dm_control/": "dm_control's environments are dm_env:dm_control/DOMAIN/TASK, as in dm_env:dm_control/walker/walk",
+    "bsuite/": "bsuite's environments are dm_env:bsuite/ID, as in dm_env:bsuite/catch/0",
+}
 
 
 def factory_of(spec: object) -> Callable[..., Any]:
@@ -118,7 +137,9 @@ def import_module(name: str, wanted: str, expected: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ModuleNotFoundError, ValueError) as error:
-        install = _INSTALL.get(name) if isinstance(error, ModuleNotFoundError) and error.name == name else None
+        missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        known = {name: f"pip install {name.replace('_', '-')}"} if name in _REGISTRARS else {}
+        install = (known | _INSTALL).get(name) if missing else None
         way_out = f"Install it: {install}" if install else f"Expected {expected}"
         raise ConfigError(f"{wanted!r}: {error}. {way_out}") from error
 
@@ -173,9 +194,14 @@ def _closest(env_id: str) -> str:
     relatives = [name for name in names if name.rpartition("-v")[0] == stem]
     if relatives:
         return did_you_mean(env_id, relatives)
-    for prefix, module in _REGISTRARS.items():
+    for prefix, other in _OTHER_NAMES.items():
         if env_id.startswith(prefix):
-            return f"{module} registers it, so name both: {module}:{env_id}"
+            return other
+    for module, begins in _REGISTRARS.items():
+        if re.match(begins, env_id):
+            game = re.fullmatch(r"([A-Za-z0-9]+)NoFrameskip-v4", env_id)
+            short = f"; or atari:{game[1]}-v4, with what papers put around it" if game else ""
+            return f"{module} registers it, so name both: {module}:{env_id}{short}"
     # Similar are the names without their versions: "Nope-v0" is not "Hopper-v5".
     similar = get_close_matches(stem.lower(), {name.rpartition("-v")[0].lower() for name in names}, cutoff=0.7)
     near = [name for name in names if name.rpartition("-v")[0].lower() in similar]

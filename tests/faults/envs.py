@@ -19,6 +19,13 @@ UNUSABLE = ENVS + "managers/test_unusable_numbers.py::"
 
 FAULTS = [
     Fault(
+        "T4",
+        "flowrl/envs/adapters/dm_env.py",
+        "over and discount == 0, over and discount != 0",
+        "over, False",
+        ENVS + "adapters/test_dm_env.py::test_a_last_step_terminates_by_a_discount_of_0_and_is_truncated_by_any_other",
+    ),
+    Fault(
         "D11",
         "flowrl/envs/managers/base.py",
         "    stream.advance(episode)\n",

@@ -9,13 +9,15 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from flowrl.envs import games
-from flowrl.envs.adapters import by_agent, envpool, open_spiel, pettingzoo
+from flowrl.envs.adapters import atari, by_agent, dm_env, envpool, open_spiel, pettingzoo
 from flowrl.envs.adapters import gym as classic
 from flowrl.envs.games.seats import SeatsEnv
 from flowrl.errors import ConfigError
 
 #: The functions that make an environment by its name, for `gym:NAME` and so on.
 LIBRARIES: dict[str, Callable[..., Any]] = {
+    "atari": atari.make,
+    "dm_env": dm_env.make,
     "gym": classic.make,
     "pettingzoo": pettingzoo.make,
     "envpool": envpool.EnvPool,
@@ -30,6 +32,18 @@ _FOREIGN = {
     "of its environments, and their number (--envs, envs_per_worker); env_manager says how they step",
     ("torchrl", "EnvBase"): "is an environment of TorchRL, which steps TensorDicts: pass the function that makes the "
     "gymnasium environment in it",
+    ("supersuit", "ConcatVecEnv"): "is a vector environment of SuperSuit, whose steps are not gymnasium's: pass the "
+    "PettingZoo environment in it, which is a game, with the wrapper PadSpaces where its agents differ (games.md)",
+    (
+        "pgx",
+        "Env",
+    ): "is a game of pgx, whose steps are functions of a state: openspiel:NAME and pettingzoo:classic/NAME "
+    "have many of the same games; else hold its state in a flowrl.envs.Game or a gymnasium.Env of your own",
+    ("gymnax", "Environment"): "is an environment of gymnax's own form, whose steps are functions of a state: name a "
+    "function that returns gymnax.wrappers.GymnaxToGymWrapper of it, which is a gymnasium.Env",
+    ("brax", "Env"): "is an environment of Brax's own form, whose steps are functions of a state: hold its state in a "
+    "gymnasium.Env of your own (see Other packages in environments.md)",
+    ("open_spiel", "Environment"): "is OpenSpiel's rl_environment: name the game, openspiel:NAME",
 }
 
 
@@ -56,7 +70,11 @@ def converted(made: Any, agents: bool | None = None, again: Callable[[], Any] | 
         made = pettingzoo.converted(made)
     elif open_spiel.is_one(made):
         made = open_spiel.OpenSpielGame(made)
-    elif not isinstance(made, games.Game | gymnasium.Env | VectorEnv) and classic.is_one(made):
+    elif isinstance(made, games.Game | gymnasium.Env | VectorEnv):
+        pass
+    elif dm_env.is_one(made):
+        made = dm_env.DmEnv(made)
+    elif classic.is_one(made):
         made = classic.ClassicEnv(made)
     if by_agent.looks_like_agents(made):
         agents = by_agent.declares_agents(made) if agents is None else agents
