@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
+import logging
 import pickle
+import sys
+import weakref
 from collections.abc import Iterator
 from functools import lru_cache
+from types import FunctionType, ModuleType
 from typing import Any, SupportsFloat, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -44,6 +49,8 @@ from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
 from flowrl.storage.codec import Pickled
+
+log = logging.getLogger("flowrl")
 
 
 class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -138,34 +145,49 @@ def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, 
 
 
 def pack(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> Pickled | None:
-    """The pickled environment with its whole state; None if pickling fails or would lose state."""
+    """The pickled environment with its whole state; None if pickling fails, would lose state, or would give a copy of
+    what only one can own (R4).
+    """
     # cloudpickle handles what pickle cannot, such as lambdas in wrappers; other failures come from resources of
     # the simulator (a process, a handle), and each library raises its own kind of error.
     for pickler in (_Pickler, _CloudPickler):
         try:
-            # A round trip first: it proves that the pickle can be loaded, and makes the bytes of equal states
-            # equal, whatever objects they share (D5).
-            return Pickled(_dumps(pickle.loads(_dumps(env, pickler)), pickler))
-        except _Rebuilt:
+            packed, is_plain = _dumps(env, pickler)
+            # A round trip proves that the pickle can be loaded, and makes the bytes of equal states equal, whatever
+            # objects they share (D5). Where it would run code of others, a second owner would come to life (R4).
+            return Pickled(_dumps(pickle.loads(packed), pickler)[0] if is_plain else packed)
+        except _Lossy:
             return None
         except Exception:
             continue
     return None
 
 
-class _Rebuilt(Exception):
-    """A part of the environment pickles as its constructor's arguments, which would silently lose the episode."""
+class _Lossy(Exception):
+    """A part of the environment pickles as its constructor's arguments, which would silently lose the episode, or owns
+    what its destructor ends, which a copy would own too.
+    """
 
 
 class _Pickler(pickle.Pickler):
+    is_plain = True  #: whether loading runs no code but that of `_TRUSTED`
+
     def reducer_override(self, value: Any) -> Any:
-        return _reduced(value)
+        return _reduced(value, self)
 
 
 class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    is_plain = True
+
     def reducer_override(self, value: Any) -> Any:
-        reduced = _reduced(value)
+        reduced = _reduced(value, self)
         return super().reducer_override(value) if reduced is NotImplemented else reduced
+
+
+#: Packages whose own ways of pickling open nothing, but for classes with destructors.
+_TRUSTED = {*sys.stdlib_module_names, "numpy", "gymnasium", "gym", "flowrl", "torch"}
+#: Kinds of objects that are pickled by their names, not copied.
+_BY_NAME = (type, FunctionType, ModuleType)
 
 
 @lru_cache(maxsize=1024)  # asked for each object in each environment, at each checkpoint
@@ -178,27 +200,60 @@ def _is_rebuilt(kind: type) -> bool:
     return False
 
 
-def _reduced(value: Any) -> Any:
+@lru_cache(maxsize=1024)
+def _ends(kind: type) -> bool:
+    """Whether a class has a destructor, which ends what a copy would share, or is an address."""
+    owner = next((base for base in kind.__mro__ if "__del__" in vars(base)), None)
+    warns = owner is not None and owner.__module__.startswith("gymnasium.wrappers.")  # and does nothing else
+    return kind.__module__ in ("ctypes", "_ctypes") or (owner is not None and not warns)
+
+
+@lru_cache(maxsize=1024)
+def _says_how(kind: type) -> str:
+    """The package of the class that says how objects of this kind are pickled; "": none does."""
+    methods = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+    owners = (base for base in kind.__mro__[:-1] if any(method in vars(base) for method in methods))
+    owner = kind if kind in copyreg.dispatch_table else next(owners, None)
+    if owner is None or owner.__name__ == "cython_function_or_method":  # pickled by its name
+        return ""
+    return owner.__module__.partition(".")[0]
+
+
+def _is_finalized(value: Any) -> bool:
+    references = () if isinstance(value, _BY_NAME) else weakref.getweakrefs(value)
+    return any(isinstance(reference.__callback__, weakref.finalize) for reference in references)
+
+
+def _reduced(value: Any, pickler: Any) -> Any:
     """The reduction of an object, wherever the environment holds it: as a layer, in a list, as an attribute."""
     kind: Any = type(value)
-    if _is_rebuilt(kind):
-        raise _Rebuilt
+    says, ends = _says_how(kind), _ends(kind) or _is_finalized(value)
+    if _is_rebuilt(kind) or (ends and not says):
+        raise _Lossy
+    if ends or (says and says not in _TRUSTED):
+        pickler.is_plain = False
     if isinstance(value, np.dtype) and value.isbuiltin == 1 and value.metadata is None:
         return np.dtype, (value.str,)  # numpy's reduction creates new objects, which changes sharing (D5)
     return NotImplemented
 
 
-def _dumps(env: Any, pickler: Any) -> bytes:
+def _dumps(env: Any, kind: Any) -> tuple[bytes, bool]:
+    """The pickle, and whether loading it only fills plain objects."""
     file = io.BytesIO()
-    pickler(file).dump(env)
-    return file.getvalue()
+    pickler = kind(file)
+    pickler.dump(env)
+    return file.getvalue(), pickler.is_plain
 
 
 def unpack(packed: bytes, what: str) -> Any:
-    """The environment that `pack` saved. Raises CheckpointError when it cannot be rebuilt here."""
+    """The environment that `pack` saved; None, with a warning, when it cannot be rebuilt here.
+
+    Raises: CheckpointError for foreign bytes.
+    """
     if not isinstance(packed, Pickled):  # foreign bytes must not run
         raise CheckpointError(f"{what} in the state is a {type(packed).__name__}, which flowrl does not save")
     try:
         return pickle.loads(packed)
     except Exception as error:
-        raise CheckpointError(f"{what} was saved but cannot be rebuilt here: {error!r}") from error
+        log.warning("%s was saved but cannot be rebuilt here, so its episode is cut: %r", what, error)
+        return None

@@ -26,6 +26,13 @@ FAULTS = [
         ENVS + "adapters/test_dm_env.py::test_a_last_step_terminates_by_a_discount_of_0_and_is_truncated_by_any_other",
     ),
     Fault(
+        "R4",
+        "flowrl/envs/wrappers.py",
+        "(ends and not says)",
+        "False",
+        "tests/envs/managers/test_owned_handles.py::test_what_runs_is_not_disturbed_and_what_cannot_be_saved_is_cut",
+    ),
+    Fault(
         "D11",
         "flowrl/envs/managers/base.py",
         "    stream.advance(episode)\n",

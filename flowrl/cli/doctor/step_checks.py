@@ -172,10 +172,11 @@ def saving(probe: Probe, env: Env) -> Findings:
     *_, last = probe.episodes(env, 10)
     packed = pack(env)
     if packed is None:
-        why = "it cannot be pickled, or its pickle is only its constructor's arguments (EzPickle)"
+        why = "it cannot be pickled, its pickle is only its constructor's arguments (EzPickle), or it has a destructor"
         yield note("saving", f"{why}: a resumed run cuts the running episodes and begins new ones")
+    elif (restored := unpack(packed, "the environment")) is None:
+        yield problem("saving", "its pickle cannot be loaded: a resumed run cuts the running episodes")
     else:
-        restored = unpack(packed, "the environment")
         place = _difference(*(_copied(probe.episodes(each, 10, last=last)) for each in (env, restored)))
         restored.close()
         if place and probe.deterministic:

@@ -172,7 +172,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
 
     def _load_envs(self, state: dict[str, Any]) -> None:
         super()._load_envs(state)
-        x, cut = self._x, np.array([packed is None for packed in state["envs"]])
+        x, cut = self._x, self._cut_at_load
         for name, column in state["answers"].items():
             vars(x)[name][:] = column
         for store, saved in ((x.stores[0], state["arrived"]), (x.began, state["began"])):

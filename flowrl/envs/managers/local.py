@@ -149,7 +149,9 @@ class EnvManager(Manager):
         return {"envs": [pack(env) for env in self._envs]}
 
     def _load_envs(self, state: dict[str, Any]) -> None:
-        saved = {i: unpack(packed, f"environment {i}") for i, packed in enumerate(state["envs"]) if packed is not None}
+        packed = [(i, each) for i, each in enumerate(state["envs"]) if each is not None]
+        found = {i: unpack(each, f"environment {i}") for i, each in packed}
+        saved = {i: env for i, env in found.items() if env is not None}
         lost = [env_id for env_id in range(self.num_envs) if env_id not in saved]
         for env_id in saved:
             self._envs[env_id].close()

@@ -282,10 +282,10 @@ class SubprocessEnvManager(Manager):
         self._crew.restore()
 
     def _load_envs(self, state: dict[str, Any]) -> None:
-        self._crew.load({env_id: packed for env_id, packed in enumerate(state["envs"]) if packed is not None})
+        lost = self._crew.load({env_id: packed for env_id, packed in enumerate(state["envs"]) if packed is not None})
         self._forget()
-        cut = np.array([packed is None for packed in state["envs"]])
-        env_ids = cut.nonzero()[0].tolist()
+        cut = np.array([packed is None or env_id in lost for env_id, packed in enumerate(state["envs"])])
+        self._cut_at_load, env_ids = cut, cut.nonzero()[0].tolist()
         self._cut(env_ids)
         self._tell_coming_seeds(range(self.num_envs))
         self._tell_seeds(env_ids)

@@ -384,8 +384,9 @@ class Supervisor:
         self.settle()
         self.raise_errors()
 
-    def load(self, packed: Mapping[int, Pickled]) -> None:
-        """Replace environments by saved ones. Raises: CheckpointError if one cannot be rebuilt."""
+    def load(self, packed: Mapping[int, Pickled]) -> set[int]:
+        """Replace environments by saved ones; returns those that cannot be rebuilt. Raises: CheckpointError."""
+        lost: set[int] = set()
         for process in self.processes:
             mine = {env_id: packed[env_id] for env_id in process.env_ids if env_id in packed}
             self._quiet = True
@@ -397,6 +398,8 @@ class Supervisor:
                 raise answer
             if answer is None:
                 raise CheckpointError(f"a process ended as environments {list(mine)} were loaded into it")
+            lost |= answer
+        return lost
 
     def raise_errors(self) -> None:
         """Raise the first EnvFault since the last call."""

@@ -230,12 +230,13 @@ class VectorEnvManager(Manager):
 
     def _load_envs(self, state: dict[str, Any]) -> None:
         packed = state["envs"][0]
-        if packed is None:
+        saved = None if packed is None else unpack(packed, "the vector environment")
+        if saved is None:
             self._cut(range(self.num_envs))
             self.done = np.zeros(self.num_envs, np.bool_)
             self._begin_all()
             return
-        replaced, self._env = self._env, unpack(packed, "the vector environment")
+        replaced, self._env = self._env, saved
         replaced.close()
         self._pending = np.array(state["pending"], np.bool_)
         self._reseed = np.array(state["reseed"], np.bool_)

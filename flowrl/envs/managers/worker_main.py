@@ -147,16 +147,19 @@ class Host:
     def save(self) -> dict[int, Pickled | None]:
         return {env_id: pack(env) for env_id, env in self._envs.items()}
 
-    def load(self, packed: dict[int, Pickled]) -> Exception | bool:
-        """Load environments; answers the error if one cannot be rebuilt."""
+    def load(self, packed: dict[int, Pickled]) -> Exception | set[int]:
+        """Load environments; answers those that cannot be rebuilt, or the error for foreign bytes."""
+        lost = set()
         try:
             for env_id, pickled in packed.items():
-                env = unpack(pickled, f"environment {env_id}")
+                if (env := unpack(pickled, f"environment {env_id}")) is None:
+                    lost.add(env_id)
+                    continue
                 self._close(env_id)
                 self._put(env_id, env)
         except Exception as error:
             return error
-        return True
+        return lost
 
     def close(self) -> list[Failure]:
         failures = []
