@@ -11,7 +11,6 @@ Each run works on a fresh copy: init fields are shared, state fields start anew.
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import operator as python_operator
 import warnings
@@ -22,7 +21,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform
 import attrs
 
 from flowrl.engine.context import Context
-from flowrl.engine.protocols import Array, Columns, OperatorContract, ResourceContract, Saveable, has_member
+from flowrl.engine.protocols import Array, Columns, OperatorContract, has_member
 from flowrl.errors import CheckpointError, PlanError
 from flowrl.saved import Saved, annotations_of, fits, words
 
@@ -174,20 +173,6 @@ def load_operator_state(op: Any, saved: Mapping[str, Any]) -> None:
     for name in _fields(op, "state"):
         if name in saved:
             setattr(op, name, copy.deepcopy(saved[name]))
-
-
-def resources(op: Any) -> Iterator[Any]:
-    """The resources of an operator, which a checkpoint saves once: its `Saveable` init fields.
-
-    A bound method (`for_each(policy.learn)`) shares its object. A resource may list further ones that it
-    consists of in an attribute `resources`.
-    """
-    candidates = list(configuration(op).values()) if is_operator(op) else [op.__self__ if inspect.ismethod(op) else op]
-    while candidates:
-        item = candidates.pop(0)
-        if not isinstance(item, type) and isinstance(item, Saveable):
-            yield item
-            candidates.extend(ResourceContract(item).resources)
 
 
 def whole(who: str, name: str, value: Any, least: int, otherwise: str = "") -> int:

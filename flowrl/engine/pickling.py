@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+import dis
 import io
 import pickle
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from types import BuiltinMethodType, FunctionType, MethodType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -69,7 +70,7 @@ def refusal(value: Any, what: str, error: Exception) -> PlanError:
 
 
 def _broken_part(value: Any, seen: set[int]) -> tuple[str, Any, Exception] | None:
-    for where, part in _parts(value):
+    for where, part in parts(value):
         if id(part) in seen:
             continue
         seen.add(id(part))
@@ -80,19 +81,51 @@ def _broken_part(value: Any, seen: set[int]) -> tuple[str, Any, Exception] | Non
     return None
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def parts(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a value, each with the suffix that accesses it, such as ".name" or "[0]"."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from ((f"[{k}]", part) for k, part in enumerate(value))
     elif isinstance(value, partial):
         yield from [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
     if isinstance(value, FunctionType):
-        used = inspect.getclosurevars(value)
-        yield from ((f", variable {name}", part) for name, part in [*used.nonlocals.items(), *used.globals.items()])
+        yield from ((f", variable {name}", part) for name, part in _used(value))
     if isinstance(value, (MethodType, BuiltinMethodType)):
         yield ".__self__", value.__self__
-    slots = [name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ())]
+    if isinstance(value, MethodType):
+        yield ".__func__", value.__func__
+    slots = [name for cls in type(value).__mro__ for name in _tuple(vars(cls).get("__slots__", ()))]
     for name in [*getattr(value, "__dict__", {}), *slots]:
         yield f".{name}", getattr(value, name, None)  # a slot may be empty
+
+
+def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The variables that a function can read: of its closure, its defaults, and the globals that it names.
+
+    A function of another module is not followed: that module has it.
+    """
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    defaults = function.__defaults__ or ()
+    yield from zip(names[len(names) - len(defaults) :], defaults)
+    yield from (function.__kwdefaults__ or {}).items()
+    for name in dict.fromkeys(_globals(function.__code__)):
+        value = function.__globals__.get(name)
+        if not isinstance(value, FunctionType) or value.__globals__ is function.__globals__:
+            yield name, value
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    yield from (each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals(inner)
+
+
+def _tuple(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, paths
+from flowrl.engine.held import REMEDY, changed, resources, same_resource, saveable, state_of, watched
 from flowrl.engine.journal import STATE, Decisions
 from flowrl.engine.labels import Labels, labels_of
 from flowrl.engine.ledger import Ledger, ledger, watch_visits
 from flowrl.engine.merge import Merge
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
-from flowrl.engine.operator import fresh, resources
+from flowrl.engine.operator import fresh
 from flowrl.engine.protocols import ResourceContract
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Chain, Signal, Source, Stage
@@ -111,6 +112,7 @@ class Run:
         # Seconds so far, for `flowrl.engine.ledger`: in calls of the run, taking states, asleep by what it waited for.
         self.inside, self.saving = 0.0, 0.0
         self.asleep: dict[tuple[str, ...], float] = {}
+        self._told_lost = set[tuple[str, str]]()
         self._entered = 0.0  # when the current call began, or went on after a look
         self._look: Callable[[Run], float] | None = None
         self._next_look = math.inf
@@ -294,12 +296,21 @@ class Run:
         state = {
             "operators": operators,
             "items": {meter.path: meter.items for meter in self.meters() if meter.verb != "tap"},
-            "resources": {name: resource.state_dict() for name, resource in self.resources.items()},
+            "resources": {name: state_of(resource) for name, resource in self.resources.items()},
             "ledger": self.context.metrics.state_dict(),
             "seeds": self.context.seeds.state_dict(),
         }
+        self._tell_lost()
         # A resource saved after such an answer may know of it already.
         return self._state() if any(stage.outdated for stage in self.stages) else state
+
+    def _tell_lost(self) -> None:
+        """Say once what has changed that no state has (D14)."""
+        for meter, watching in self._watched:
+            for what in changed(watching):
+                if (meter.path, what) not in self._told_lost:
+                    self._told_lost.add((meter.path, what))
+                    log.warning("%s (%s): %s has changed and %s", meter.path, meter.site, what, REMEDY)
 
     def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> IncompatibleKeys:
         """Continue exactly where `state_dict` was taken.
@@ -421,6 +432,7 @@ class Run:
         self._pull = self._followed if self._states.active else self._root.step
         self._threads = [stage for stage in self.stages if stage.thread]
         self._gathers = {stage.meter.path: stage for stage in self.stages if isinstance(stage, Gather)}
+        self._watched = [(meter, watched(meter.op)) for meter in self.meters() if meter.verb != "tap"]
         watch_visits(self.stages, self._root)
 
     def _followed(self) -> Any:
@@ -475,7 +487,7 @@ class Run:
             return
         for other in list(Run._open):
             for name, resource in self.resources.items():
-                if other._closer.alive and any(resource is r for r in other.resources.values()):
+                if other._closer.alive and any(same_resource(resource, r) for r in other.resources.values()):
                     raise PlanError(f"{name} belongs to another open run; close that run first")
         Run._open.add(self)
 
@@ -567,13 +579,13 @@ def resources_of(plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for node in graph(plan):
         for resource in resources(node.op) if node.kind != "tap" else ():
-            if all(resource is not other for other in found.values()):
+            if not any(same_resource(resource, other) for other in found.values()):
                 name = base = type(resource).__name__
                 ordinal = 1
                 while name in found:
                     ordinal += 1
                     name = f"{base}-{ordinal}"
-                found[name] = resource
+                found[name] = saveable(resource)
     return found
 
 

@@ -12,8 +12,11 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter as clock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import attrs
+
+from flowrl.engine.held import ITEMS, HeldState, resources, saveable, state_of
 from flowrl.engine.meter import Meter
 from flowrl.engine.operator import load_operator_state, not_negative, operator, operator_state, runtime, state
 from flowrl.errors import PlanError
@@ -181,7 +184,7 @@ class Source(Stage):
 class Items:
     """Source of the elements of a list."""
 
-    items: Any
+    items: Any = attrs.field(metadata={ITEMS: True})
     position: int = state(default=0, check=not_negative)
 
     def pull(self) -> Any:
@@ -200,19 +203,19 @@ class Generated:
     """Source of the items of a callable's iterator. It calls the callable once per run.
 
     State: the number of items consumed. An iterator cannot be saved: a resume calls the function again and
-    discards as many items.
+    discards as many items. Meanwhile random generators that the function holds are as they were when it was first
+    called, and then all that it holds is as it was saved.
     """
 
     function: Callable[[], Any]
     consumed: int = state(default=0, check=not_negative)
+    begun: list[Any] = state(factory=list, added=True)
     _iterator: Iterator[Any] | None = runtime()
 
     def pull(self) -> Any:
         try:
             if self._iterator is None:
-                self._iterator = iter(self.function())
-                for _ in range(self.consumed):
-                    next(self._iterator, None)
+                self._iterator = self._begin()
             for item in self._iterator:
                 self.consumed += 1
                 return as_item(item)
@@ -220,6 +223,22 @@ class Generated:
             self._iterator = None  # a generator that raised has ended, so a retry needs a new one
             raise
         return DONE
+
+    def _begin(self) -> Iterator[Any]:
+        held = [saveable(each) for each in resources(self.function)]
+        generators = [each for each in held if isinstance(each, HeldState)]
+        if not self.consumed:
+            self.begun = [each.state_dict() for each in generators]
+            return cast(Iterator[Any], iter(self.function()))
+        saved = [state_of(each) for each in held]
+        for each, before in zip(generators, self.begun):
+            each.load_state_dict(before)
+        iterator: Iterator[Any] = iter(self.function())
+        for _ in range(self.consumed):
+            next(iterator, None)
+        for each, after in zip(held, saved):
+            each.load_state_dict(after)
+        return iterator
 
     def close(self) -> None:
         close = getattr(self._iterator, "close", None)

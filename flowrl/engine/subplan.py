@@ -14,11 +14,12 @@ import attrs
 from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, SPANS
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
+from flowrl.engine.held import resources
 from flowrl.engine.journal import Decisions
 from flowrl.engine.labels import labels_of
 from flowrl.engine.ledger import Account, accounts
 from flowrl.engine.meter import Meter, traced
-from flowrl.engine.operator import is_operator, resources
+from flowrl.engine.operator import is_operator
 from flowrl.engine.pickling import pack
 from flowrl.engine.run import Run
 from flowrl.engine.seeds import SeedTree

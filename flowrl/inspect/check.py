@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowrl.engine.graph import WIRING, graph, paths
+from flowrl.engine.held import REMEDY, lost
 from flowrl.engine.merge import Concurrent, Merge, Sequential
 from flowrl.engine.operator import PROVIDERS
 from flowrl.engine.protocols import OperatorContract, ResourceContract, WorkersContract
@@ -82,7 +83,7 @@ class _Examiner:
                 self.after[id(node)] = self._leaving(node)
             if not self.stores or before == self.after:
                 break
-        problems = [*self.problems, *self._debts(), *self._stores(), *self._phases()]
+        problems = [*self.problems, *self._debts(), *self._stores(), *self._phases(), *self._unsaved()]
         return Findings({self.paths[id(node)]: self.after[id(node)] for node in self.nodes}, problems)
 
     def where(self, node: Plan) -> str:
@@ -265,6 +266,14 @@ class _Examiner:
                 for name, then, branch in zip(node.op.names, node.op.names[1:], node.inputs):
                     if not can_end(branch):
                         yield f"{self.where(node)}: {name} never ends, so {then} never begins: end it with .take(n)"
+
+    # -- checkpoints
+
+    def _unsaved(self) -> Iterator[str]:
+        """What changes and is in no checkpoint (D14)."""
+        for node in self.nodes:
+            if node.kind != "tap":
+                yield from (f"{self.where(node)}: {what} changes and {REMEDY}" for what in lost(node.op))
 
     def _using(self, way: str, store: Any) -> list[Plan]:
         """The operators whose items enter a store ("into"), or come from it or from a store that it is part of."""

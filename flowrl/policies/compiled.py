@@ -56,8 +56,6 @@ class CompiledLoss:
         code = self._codes.get(key) or self._compile(rows, key)
         with torch.no_grad():
             loss, *others = code.function(*[tensor for _, tensor in leaves])
-        for parameter in policy.parameters:
-            parameter.grad = None
         for parameter, gradient in zip(code.learned, others[len(code.scalars) :]):
             parameter.grad = gradient
         return loss, dict(zip(code.scalars, others))

@@ -208,6 +208,7 @@ class Learning(abc.ABC):
 
     def apply(self, gradients: Gradients) -> None:
         """Take one optimizer step with these gradients."""
+        self._clear_gradients()
         for name, parameter in self.policy.model.named_parameters():
             # A copy: clipping works in place, and the gradients belong to the caller, on whichever device.
             given = gradients.values.get(name)
@@ -219,6 +220,7 @@ class Learning(abc.ABC):
         rows = self.over_minibatch(rows)
         if all_reduce is not None:
             rows = all_reduce.share(rows)
+        self._clear_gradients()
         loss, scalars = self._differentiate(rows)
         check_loss(policy.model, loss)
         if all_reduce is None:
@@ -227,17 +229,22 @@ class Learning(abc.ABC):
         return self._agreed(scalars, real_steps(rows), all_reduce)
 
     def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Set the parameters' gradients to those of the loss; return it and its scalars, detached."""
+        """Set the parameters' gradients, which are empty, to those of the loss; return it and its scalars, detached."""
         policy = self.policy
         if self.compiled is not None:
             return self.compiled(rows)
         with policy.learning(), policy.mixed.forward():
             loss, scalars = self.loss(rows)
-        for parameter in policy.parameters:
-            parameter.grad = None
         scaler = policy.mixed.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         return loss.detach(), {name: value.detach() for name, value in scalars.items()}
+
+    def _clear_gradients(self) -> None:
+        """Leave nothing of another loss in this step or its norm (D16): a saved state has no gradients."""
+        policy = self.policy
+        for parameters in (policy.parameters, *(group["params"] for group in policy.optimizer.param_groups)):
+            for parameter in parameters:
+                parameter.grad = None
 
     def _agreed(self, scalars: dict[str, torch.Tensor], rows: int, all_reduce: AllReduce) -> dict[str, torch.Tensor]:
         """Give every learner the gradients and scalars of all learners' rows."""

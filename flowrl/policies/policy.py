@@ -127,7 +127,7 @@ class Policy(abc.ABC):
 
     settings: Settings
     model: nn.Module
-    parameters: list[nn.Parameter]  #: of the model
+    parameters: list[nn.Parameter]  #: of the model, and what else the optimizer moves
     normalizers: dict[str, Normalizer]  #: of the model, by name: those of observations, and `returns`
     returns: Normalizer | None  #: statistics of discounted returns
     optimizer: torch.optim.Optimizer
@@ -165,7 +165,8 @@ class Policy(abc.ABC):
         self.stream = TorchStream(given.seed)
         with self.stream.swapped_in():
             self._build()
-        self.parameters = list(self.model.parameters())
+        moved = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+        self.parameters = list(dict.fromkeys([*self.model.parameters(), *moved]))
         self._keep_statistics()
         if given.compile:
             self.learn_mode.compiled = CompiledLoss(self.learn_mode)

@@ -39,6 +39,7 @@ class PPOInNumpy:
     def __init__(self, policy: PPOPolicy) -> None:
         self.policy = policy
         self._in_numpy: InNumpy | None = None
+        self._known: tuple[str, ...] = ()  # the parts of the model when it was last looked at
         self._layers: tuple[Any, list[int], Layers, Layers] | None = None  # what they are of; actor and critic
 
     def __call__(self, rows: Batch, clip: float, entropy_coef: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -96,6 +97,10 @@ class PPOInNumpy:
         model = self.policy.model
         if has_hooks(model) or has_hooks(model.encoder):
             return False
+        if (parts := tuple(model._modules)) != self._known:
+            if not learns_in_numpy(self.policy):
+                return False
+            self._known = parts
         for network in (model.actor, model.critic):
             if has_hooks(network):
                 return False
@@ -187,12 +192,21 @@ def learns_in_numpy(policy: PPOPolicy, *, own_loss: bool = False) -> bool:
     backend = policy.settings.learn_backend
     if backend == "torch":
         return False
-    why_not = _hindrance(policy, own_loss)
+    why_not = _hindrance(policy, own_loss) or (_more(policy) if backend == "auto" else "")
     if why_not and backend == "numpy":
         raise ConfigError(f"learn_backend='numpy' {why_not}: take learn_backend='torch', or 'auto'")
     if backend not in ("numpy", "auto"):
         raise ConfigError(f"learn_backend={backend!r} is no backend; take one of torch, numpy, auto")
     return not why_not
+
+
+def _more(policy: PPOPolicy) -> str:
+    """What the model has that this loss does not read, which may be somebody's who reads it; "" if nothing."""
+    model = policy.model
+    read = {id(each) for part in (model.actor, model.critic) for each in part.parameters()}
+    moved = [each for group in policy.optimizer.param_groups for each in group["params"]]
+    more = any(id(each) not in read for each in [*model.parameters(), *moved])
+    return "leaves alone what else the model has" if more else ""
 
 
 def _hindrance(policy: PPOPolicy, own_loss: bool) -> str:
@@ -208,10 +222,12 @@ def _hindrance(policy: PPOPolicy, own_loss: bool) -> str:
         return "serves dense networks, without images"
     if not all(type(layer) in (nn.Linear, nn.Tanh) for each in (model.actor, model.critic) for layer in each):
         return "serves linear layers and tanh"
+    if any("forward" in vars(part) for part in model.modules()) or "loss" in vars(policy.learn_mode):
+        return "serves the forward of the classes, not one that replaces it"
     if any(has_hooks(part) or parametrize.is_parametrized(part) for part in model.modules()):
         return "serves layers without hooks and parametrizations"
     if not all(parameter.requires_grad for parameter in model.parameters()):
         return "serves networks all of whose weights learn"
-    if not isinstance(model.distribution, Categorical):
+    if type(model.distribution) is not Categorical:
         return f"serves one choice among n actions, not {policy.action_space}"
     return ""

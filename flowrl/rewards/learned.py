@@ -113,7 +113,8 @@ class LearnedModel(abc.ABC):
                 loss, scalars = self.loss(*rows)
         finally:
             self.model.eval()
-        self.optimizer.zero_grad()
+        for parameter in self.parameters:
+            parameter.grad = None  # also those that the optimizer does not move: they would count in the norm (D16)
         loss.backward()  # type: ignore[no-untyped-call]
         check_loss(self.model, loss)
         if not clip_norm(self.parameters, self.grad_clip):

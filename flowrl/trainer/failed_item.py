@@ -12,7 +12,7 @@ from typing import Any
 
 from flowrl.engine.failure import Failure, failure_of
 from flowrl.engine.graph import graph
-from flowrl.engine.operator import resources
+from flowrl.engine.held import resources, same_resource, saveable
 from flowrl.engine.run import Run
 from flowrl.errors import ContractError
 from flowrl.inspect.recorder import Recorder, edge_before, recorder_of
@@ -84,11 +84,11 @@ def _used(run: Run, failure: Failure, maker: str | None) -> dict[str, Any]:
     if failure.worker is not None:
         return {name: each for name, each in run.resources.items() if isinstance(each, HasWeights)}
     nodes = [node for node in graph(run.plan) if run.paths[id(node)] in (failure.operator, maker)]
-    held = [each for node in nodes for each in resources(node.op)]
+    held = [saveable(each) for node in nodes for each in resources(node.op)]
     return {
         name: each
         for name, each in run.resources.items()
-        if any(each is other for other in held) and not isinstance(each, BaseWorkers)
+        if any(same_resource(each, other) for other in held) and not isinstance(each, BaseWorkers)
     }
 
 

@@ -25,7 +25,23 @@ LEDGER = "tests/engine/test_ledger.py::"
 AUTOTUNE = "tests/cli/test_autotune.py::"
 SIMULATE = "tests/cli/test_simulate.py::"
 
+HELD = "tests/engine/test_held.py::"
+
 FAULTS = [
+    Fault(
+        "D14",
+        "flowrl/engine/held.py",
+        "for at, part in parts(item))",
+        "for at, part in ())",
+        HELD + "test_what_has_a_state_is_saved_wherever_it_is_held",
+    ),
+    Fault(
+        "D14",
+        "flowrl/engine/run.py",
+        "        self._tell_lost()\n",
+        "",
+        HELD + "test_what_has_changed_and_cannot_be_saved_is_named_when_a_state_is_taken",
+    ),
     Fault(
         "E1",
         "flowrl/engine/run.py",

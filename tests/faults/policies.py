@@ -35,6 +35,27 @@ NOT_FINITE = "tests/policies/test_not_finite.py::"
 
 FAULTS = [
     Fault(
+        "D16",
+        "flowrl/policies/learning.py",
+        "            rows = all_reduce.share(rows)\n        self._clear_gradients()\n",
+        "            rows = all_reduce.share(rows)\n",
+        PPO_IN_NUMPY + "test_a_step_takes_nothing_of_another_loss",
+    ),
+    Fault(
+        "D16",
+        "flowrl/policies/learning.py",
+        ', *(group["params"] for group in policy.optimizer.param_groups)):',
+        ",):",
+        PPO_IN_NUMPY + "test_gradients_of_what_is_not_in_the_model_do_not_add_up",
+    ),
+    Fault(
+        "D16",
+        "flowrl/policies/ppo_in_numpy.py",
+        ' or (_more(policy) if backend == "auto" else "")',
+        "",
+        PPO_IN_NUMPY + "test_auto_leaves_models_with_more_to_torch",
+    ),
+    Fault(
         "Z4",
         "flowrl/policies/world_model.py",
         "share = ((inside - low) / (high - low))",

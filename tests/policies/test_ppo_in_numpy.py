@@ -14,6 +14,7 @@ from gymnasium import spaces
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, NotFinite
 from flowrl.policies import PPOPolicy, RecurrentPPOPolicy
+from flowrl.policies.learning import Learning
 
 ROWS = 40
 VECTOR, CHOICE = spaces.Box(-2, 2, (4,), np.float32), spaces.Discrete(3, start=1)
@@ -160,3 +161,62 @@ def test_autograd_computes_what_is_not_derived(settings: dict[str, Any], why: st
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ConfigError, match="learn_backend='jax' is no backend; take one of torch, numpy, auto"):
         make("jax")
+
+
+class WithHead(PPOPolicy):
+    """With one more head, which another loss trains."""
+
+    def _network(self) -> Any:
+        model: Any = super()._network()
+        model.head = torch.nn.Linear(4, 1)
+        return model
+
+
+class HeadLoss(Learning):
+    columns = ("obs", "target")
+
+    def loss(self, rows: Batch) -> Any:
+        loss = (self.policy.model.head(rows.obs)[:, 0] - rows.target).square().mean()
+        return loss, {"loss": loss}
+
+
+@pytest.mark.parametrize("backend", ["torch", "numpy"])
+def test_a_step_takes_nothing_of_another_loss(backend: str) -> None:
+    """D16: neither its gradient nor its part of the norm, so a policy with the saved state learns alike."""
+    policy, resumed = (make(backend, WithHead, grad_clip=0.1) for _ in range(2))
+    rows = experience(policy)
+    HeadLoss(policy).learn_from(rows.select(["obs", "target"]))
+    head = policy.model.head.weight.clone()
+    resumed.load_state_dict(policy.state_dict())
+    for each in (policy, resumed):
+        each.learn_mode.update(each.learn_mode.tensors(rows))
+    assert torch.equal(policy.model.head.weight, head)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(policy.parameters, resumed.parameters))
+
+
+def test_auto_leaves_models_with_more_to_torch() -> None:
+    """D16: what numpy does not read is somebody's who reads it."""
+    assert make("auto").learn_mode.in_numpy is not None
+    assert make("auto", WithHead).learn_mode.in_numpy is None
+    policy = make("auto")
+    assert policy.learn_mode.in_numpy.fits()
+    policy.model.head = torch.nn.Linear(4, 1)
+    assert not policy.learn_mode.in_numpy.fits()
+
+
+class ScaleLoss(Learning):
+    columns = ("target",)
+
+    def loss(self, rows: Batch) -> Any:
+        loss = (self.policy.scale * rows.target).mean()  # type: ignore[operator]
+        return loss, {"loss": loss}
+
+
+def test_gradients_of_what_is_not_in_the_model_do_not_add_up() -> None:
+    """D16: the optimizer moves a number that somebody has given it later."""
+    policy = make("torch")
+    policy.scale = torch.nn.Parameter(torch.ones(()))
+    policy.optimizer.add_param_group({"params": [policy.scale]})
+    for _ in range(3):
+        ScaleLoss(policy).learn_from(Batch(target=np.ones(4, np.float32)))
+    assert policy.scale.grad == 1

@@ -1,0 +1,195 @@
+"""What an operator holds, wherever it holds it: saved, or named (D14)."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+
+from flowrl import Plan, from_items, operator, state
+from flowrl.errors import PlanError
+from flowrl.operators import Concurrently
+from flowrl.testing import check_plan
+
+N = [1, 2, 3, 4]
+
+
+class Sum:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, x: int, k: int = 1) -> int:
+        self.total += k * x
+        return self.total
+
+    def state_dict(self) -> Any:
+        return vars(self)  # not a copy: a run makes one
+
+    def load_state_dict(self, state: Any) -> None:
+        self.total = state["total"]
+
+
+@operator
+class Inner:
+    total: int = state(default=0)
+
+    def __call__(self, x: int) -> int:
+        self.total += x
+        return self.total
+
+
+@operator
+class Using:
+    held: Any
+    use: Callable[[Any, int], Any]
+
+    def __call__(self, x: int) -> Any:
+        return self.use(self.held, x)
+
+
+@attrs.define
+class Behind:
+    sums: Any
+
+    def add(self, x: int) -> Any:
+        return self.sums.add(x)
+
+
+def by_default(sums: Sum) -> Callable[[int], int]:
+    def add(x: int, *, to: Sum = sums) -> int:
+        return to.add(x)
+
+    return add
+
+
+HOLDING: dict[str, Callable[[], Any]] = {
+    "list": lambda: Using([Sum()], lambda held, x: held[0].add(x)),
+    "tuple": lambda: Using((Sum(),), lambda held, x: held[0].add(x)),
+    "set": lambda: Using({Sum()}, lambda held, x: next(iter(held)).add(x)),
+    "dict of lists": lambda: Using({"a": [Sum()]}, lambda held, x: held["a"][0].add(x)),
+    "partial": lambda: partial(partial(Sum.add, Sum()), k=2),
+    "keyword": lambda: partial(lambda x, to: to.add(x), to=Sum()),
+    "closure": lambda: (lambda sums: lambda x: next(sums.add(y) for y in [x]))(Sum()),
+    "default": lambda: by_default(Sum()),
+    "plain object": lambda: Behind(SimpleNamespace(add=Sum().add)).add,
+    "operator": lambda: (lambda inner: lambda x: inner(x))(Inner()),
+    "numpy": lambda: (lambda g: lambda x: x + g.normal())(np.random.default_rng(0)),
+    "random": lambda: Using([random.Random(0)], lambda held, x: x + held[0].random()),
+}
+
+
+@pytest.mark.parametrize("holding", HOLDING)
+def test_what_has_a_state_is_saved_wherever_it_is_held(holding: str) -> None:
+    """D14."""
+    check_plan(lambda: from_items(N).for_each(HOLDING[holding]()))
+
+
+def test_what_several_operators_hold_is_saved_once() -> None:
+    """D14: and it stays shared."""
+
+    def plan() -> Plan:
+        sums = Sum()
+        one, other = from_items(N).duplicate(2)
+        return Concurrently(
+            {"one": one.for_each(lambda x: sums.add(x)), "other": other.for_each(partial(sums.add, k=9))}
+        )
+
+    with plan().run() as run:
+        assert list(run.resources) == ["Sum"]
+    check_plan(plan)
+
+
+def test_a_generator_behind_a_source_goes_on_where_it_was() -> None:
+    """D14: a resume calls the source's function again, which draws again what it has drawn."""
+
+    def plan() -> Plan:
+        generator = np.random.default_rng(0)
+        return from_items(lambda: (float(generator.normal()) for _ in N))
+
+    check_plan(plan)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.n, self.seen = 0, list[int]()
+
+    def up(self, x: int) -> int:
+        self.n += 1
+        return x
+
+    def note(self, x: int) -> int:
+        self.seen.append(x)
+        return x
+
+
+@operator
+class Forgetful:
+    total: int = 0
+
+    def __call__(self, x: int) -> int:
+        self.total = self.total + x
+        return self.total
+
+
+def counting() -> Callable[[int], int]:
+    n = 0
+
+    def count(x: int) -> int:
+        nonlocal n
+        n += 1
+        return n
+
+    return count
+
+
+def noting() -> Callable[[int], Any]:
+    seen: list[int] = []
+    return lambda x: seen.append(x)
+
+
+def reading(items: Iterator[int]) -> Callable[[int], int]:
+    return lambda x: next(items)
+
+
+CERTAIN: list[tuple[Callable[[], Any], str]] = [
+    (counting, "the variable n changes"),
+    (noting, "the variable seen changes"),
+    (lambda: reading(iter(N)), "variable items, a list_iterator, changes"),
+    (lambda: Counter().up, "n of its Counter changes"),
+    (lambda: Counter().note, "seen of its Counter changes"),
+    (Forgetful, "its plain field total changes"),
+]
+
+
+@pytest.mark.parametrize(("make", "named"), CERTAIN, ids=[named for _, named in CERTAIN])
+def test_what_certainly_changes_and_cannot_be_saved_is_refused(make: Callable[[], Any], named: str) -> None:
+    """D14."""
+    with pytest.raises(PlanError, match=f"{named} and is not in checkpoints: keep it in a state"):
+        from_items(N).for_each(make()).check()
+
+
+def test_what_has_changed_and_cannot_be_saved_is_named_when_a_state_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    """D14: once, and what is only read is not named."""
+    counts, constant = {"seen": 0}, {"by": [2]}
+
+    def count(x: int) -> int:
+        counts["seen"] += 1
+        return x * constant["by"][0]
+
+    plan = from_items(N).for_each(count)
+    plan.check()
+    with caplog.at_level(logging.WARNING, "flowrl"), plan.run() as run:
+        run.state_dict()
+        assert not caplog.messages
+        next(run)
+        run.state_dict()
+        run.state_dict()
+    (told,) = caplog.messages
+    assert "variable counts, a dict, has changed and is not in checkpoints" in told
