@@ -39,6 +39,7 @@ class Batch:
     """
 
     __slots__ = ("_columns",)
+    __array_ufunc__ = None  # array + batch is the batch's to compute
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
     _columns: dict[str, Column]
 
@@ -272,6 +273,24 @@ class Batch:
     def __truediv__(self, other: Any) -> Batch:
         return self._computed(operator.truediv, other)
 
+    def __pow__(self, other: Any) -> Batch:
+        return self._computed(operator.pow, other)
+
+    def __neg__(self) -> Batch:
+        return self.map(operator.neg)
+
+    def __radd__(self, other: Any) -> Batch:
+        return self._computed(lambda column, part: part + column, other)
+
+    def __rsub__(self, other: Any) -> Batch:
+        return self._computed(lambda column, part: part - column, other)
+
+    def __rmul__(self, other: Any) -> Batch:
+        return self._computed(lambda column, part: part * column, other)
+
+    def __rtruediv__(self, other: Any) -> Batch:
+        return self._computed(lambda column, part: part / column, other)
+
     def __iadd__(self, other: Any) -> Batch:
         return self._in_place(operator.iadd, other)
 
@@ -315,6 +334,14 @@ class Batch:
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}={cols.describe(column)}" for name, column in self._columns.items())
         return f"Batch{list(self.shape)}({columns})" if self._columns else "Batch()"
+
+    def __str__(self) -> str:
+        """What `repr` says, and a line with the values of each column, long ones abridged."""
+        values = (
+            f"  {name}: {np.array2string(cols.array(column), precision=4, threshold=8, edgeitems=2)}"
+            for name, column in self.leaves()
+        )
+        return "\n".join([repr(self), *("  " + " ".join(line.split()) for line in values)])
 
     def _missing(self, name: str) -> MissingColumn:
         if name.startswith("__"):  # other libraries probe names such as `__array__`: skip the advice

@@ -17,7 +17,7 @@ from flowrl.engine.gather import Gather, GatherAsync, GatherSync
 from flowrl.engine.graph import WIRING, check_graph, checked_name, depth_of, graph, rebuilt, select
 from flowrl.engine.merge import Concurrent, Fork, Reader, Sequential, Zip
 from flowrl.engine.operator import name_of, whole
-from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract, has_member
+from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract
 from flowrl.engine.run import Run
 from flowrl.engine.stages import Generated, Items
 from flowrl.errors import PlanError, did_you_mean
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from flowrl.engine.schema import Schema
 
 Verb = Literal["for_each", "filter", "combine"]
+#: What other libraries call verbs.
+SYNONYMS = {"map": "for_each", "flat_map": "combine", "merge": "union", "limit": "take"}
 #: The least weight of a branch: a turn in a thousand.
 MIN_WEIGHT = 1e-3
 #: "stop", "skip" or "retry", or one of them by operator name or glob.
@@ -72,6 +74,13 @@ class Plan:
 
     def __iter__(self) -> Iterator[Any]:
         return self.run()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            verbs = [verb for verb in dir(type(self)) if verb[0] != "_"]
+            meant = f"did you mean {SYNONYMS[name]!r}?" if name in SYNONYMS else did_you_mean(name, verbs)
+            raise AttributeError(f"a plan has no {name!r}; {meant}", name=name, obj=self)
 
     def __repr__(self) -> str:
         count = len(graph(self))
@@ -138,7 +147,7 @@ class Plan:
         """Add one operator of a kind; all verbs call this. `default` is its name unless the user gives one."""
         if kind not in ("tap", *get_args(Verb), *WIRING):
             raise PlanError(f"there is no verb {kind!r}; {did_you_mean(kind, get_args(Verb))}")
-        if isinstance(op, type) and has_member(op, "__flowrl_operator__"):
+        if isinstance(op, type) and any("__call__" in vars(base) for base in op.__mro__):
             raise PlanError(
                 f"{kind} needs an operator, got the class {op.__name__}; make one of it: {op.__name__}(...)"
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import enum
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter as clock
 from typing import Any, ClassVar, cast
 
@@ -345,7 +345,7 @@ class Chain(Stage):
             self._woken(start)
         outputs: deque[Any]
         if verb == "combine":
-            outputs = deque(op(item))
+            outputs = _outputs(op(item))
         elif verb == "filter":
             outputs = deque([item] if op(item) else [])
         else:
@@ -487,6 +487,22 @@ def _how(meter: Meter) -> Any:
     return _FILTERS if meter.verb == "filter" else _MAPS
 
 
+def _outputs(returned: Any) -> deque[Any]:
+    """The items in what an operator of the verb combine returned.
+
+    Raises: PlanError for what is no list of items: a mapping, such as a Batch, iterates over its names.
+    """
+    if returned.__class__ is not list and (not isinstance(returned, Iterable) or hasattr(returned, "keys")):
+        raise PlanError(
+            f"combine needs a list of items, got a {type(returned).__name__}: return [item], or [] for none, or use "
+            "for_each for one item each"
+        )
+    return deque(returned)
+
+
 def _why(meter: Meter) -> str:
     """What an operator waits for, in words."""
-    return f"{meter.path}: {meter.contract.why()}"
+    try:
+        return f"{meter.path}: {meter.contract.why()}"
+    except Exception as error:  # the operator's own, which must not take the place of the Deadlock that asks
+        return f"{meter.path}: its why() raised {type(error).__name__}: {error}"

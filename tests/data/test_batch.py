@@ -196,7 +196,7 @@ def test_products_and_quotients_in_place():
     assert (b.a.tolist(), b.t.tolist()) == ([3, 3, 3], [2, 2, 2])
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "pow"])
 def test_arithmetic_changes_neither_side(name):
     b = Batch(a=np.ones(3), t=torch.ones(3), n={"x": np.arange(3)})
     before, function = copy.deepcopy(b), getattr(operator, name)
@@ -208,6 +208,15 @@ def test_arithmetic_changes_neither_side(name):
     assert b == before
     with pytest.raises(SchemaError, match="the batch on the right lacks 't', 'n'"):
         function(b, Batch(a=np.ones(3)))
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv"])
+@pytest.mark.parametrize("left", [3, np.float64(3), np.arange(3.0)])
+def test_a_batch_may_stand_on_the_right(name, left):
+    function = getattr(operator, name)
+    b = Batch(a=np.ones(3), n={"x": np.arange(1.0, 4)})
+    assert function(left, b) == Batch(a=function(left, b.a), n={"x": function(left, b.n.x)})
+    assert -b == 0 - b == Batch(a=-b.a, n={"x": -b.n.x})
 
 
 def test_assigning_a_batch_with_other_columns_changes_nothing(fragment):
@@ -458,6 +467,12 @@ def test_repr_shows_dtypes_and_shapes(fragment):
     assert repr(fragment) == (
         "Batch[4, 2](obs=Batch[4, 2](image=uint8[4, 2, 4], inner=Batch[4, 2](x=float64[4, 2])), "
         "reward=float32[4, 2], value=torch.float32[4, 2])"
+    )
+
+
+def test_a_printed_batch_shows_values():
+    assert str(Batch(a=torch.arange(9), n={"x": np.eye(2)})) == (
+        "Batch[](a=torch.int64[9], n=Batch[2, 2](x=float64[2, 2]))\n  a: [0 1 ... 7 8]\n  n.x: [[1. 0.] [0. 1.]]"
     )
 
 

@@ -53,7 +53,8 @@ class BadEnd:
 NOTES = [
     (from_items(broken_source), OSError, "in operator broken_source ("),
     (from_items([1]).filter(fail), ZeroDivisionError, "in operator fail ("),
-    (from_items([1]).combine(lambda item: item), TypeError, "in operator lambda ("),
+    (from_items([1]).combine(lambda item: item), PlanError, "in operator lambda ("),
+    (from_items([{"a": 1}]).flatten(), PlanError, "in operator flatten ("),  # not the names of its columns
     (from_items([1]).call(Fails(1), "__call__", name="ask"), ValueError, "in operator ask ("),
     (from_items([1, 2]).combine(BadEnd()), RuntimeError, "in operator BadEnd ("),
     (from_workers(InlineWorkers(2), Numbers(1)).gather_sync(fail), ZeroDivisionError, "in operator fail ("),

@@ -167,6 +167,18 @@ def test_a_deadlock_names_every_stuck_branch_and_why() -> None:
     assert any("branch nested: branch zipped: branch " in line and "(max_lag)" in line for line in lines)
 
 
+@pytest.mark.parametrize("error", [StopIteration, ValueError])
+def test_an_operator_that_cannot_say_why_it_waits_ends_nothing_else(error: type[Exception]) -> None:
+    """F8: StopIteration would read as the end of the run."""
+
+    class Mute(Never):
+        def why(self) -> str:
+            raise error("no reason")
+
+    with pytest.raises(Deadlock, match=rf"Mute: its why\(\) raised {error.__name__}: no reason"):
+        list(from_items(operator(Mute)()))
+
+
 def test_a_zip_of_readers_that_drift_apart_is_a_deadlock_and_no_endless_loop() -> None:
     r1, r2 = from_items(range(9)).duplicate(2, max_lag=3)
     with pytest.raises(Deadlock, match="reader 0 has 3 items to read first"):

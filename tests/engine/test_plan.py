@@ -199,10 +199,24 @@ def test_a_plan_that_is_still_on_the_workers_is_refused() -> None:
         from_items(N).gather_async()
 
 
+class PlainTotal:
+    """What needs no decorator to be an operator."""
+
+    def __call__(self, item: int) -> int:
+        return item
+
+
+@pytest.mark.parametrize(("name", "meant"), [("map", "for_each"), ("flat_map", "combine"), ("fliter", "filter")])
+def test_a_verb_that_is_not_there_names_the_one_that_is(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=f"a plan has no '{name}'; did you mean '{meant}'"):
+        getattr(from_items(N), name)
+
+
 BAD_PLANS = [
     (lambda: from_items(N).for_each(3), "for_each needs something to call with an item, got 3"),
     (lambda: from_items(N).then(double, "foreach"), "there is no verb 'foreach'; did you mean 'for_each'"),
     (lambda: from_items(N).for_each(Take), "got the class Take; make one of it"),
+    (lambda: from_items(N).for_each(PlainTotal), "got the class PlainTotal; make one of it"),
     (lambda: from_items(N).for_each(double, name="a.b"), r"the name 'a.b' has a character"),
     (lambda: from_items(N).for_each(double, name=5), "a name of an operator is a text, got 5"),
     (lambda: from_items(N).batch(2, name=""), "a name of an operator is a text, got ''"),
