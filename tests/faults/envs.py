@@ -322,9 +322,16 @@ FAULTS = [
     Fault(
         "W1",
         PROCESS,
-        'START_METHOD = "fork" if',
-        'START_METHOD = "fork" if "darwin" or',
+        'asked or ("fork" if',
+        'asked or ("fork" if "darwin" or',
         "tests/test_platforms.py::test_plans_train_with_what_the_platform_has",
+    ),
+    Fault(
+        "R8",
+        PROCESS,
+        "and not loaded else",
+        "else",
+        "tests/envs/managers/test_start_method.py::test_a_program_that_would_run_again_is_refused",
     ),
     Fault(
         "W1",

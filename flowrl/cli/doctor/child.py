@@ -16,7 +16,7 @@ from typing import Any
 
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from flowrl.envs.managers.supervisor import START_METHOD
+from flowrl.envs.managers.supervisor import start_method
 from flowrl.envs.managers.worker_main import kill_group, stand_apart
 from flowrl.errors import SchemaError
 from flowrl.frames import own_frames
@@ -32,14 +32,15 @@ def run_in_child(work: Work, timeout: float) -> tuple[list[Any], str]:
 
     The work must yield something every `timeout` seconds; otherwise the process is killed, with all that it started.
     """
-    context: Any = multiprocessing.get_context(START_METHOD)
+    method = start_method()
+    context: Any = multiprocessing.get_context(method)
     answers, theirs = context.Pipe(duplex=False)
     lifeline, held = context.Pipe(duplex=False)
     yielded: list[Any] = []
     with tempfile.TemporaryDirectory() as folder, answers, held:
         trace = Path(folder, "traceback")
         job: Any = work
-        if START_METHOD != "fork":  # a fork takes any work as it is; a new interpreter gets a pickle of it
+        if method != "fork":  # a fork takes any work as it is; a new interpreter gets a pickle of it
             job = CloudpickleWrapper(job)
         child = context.Process(target=_child, args=(job, theirs, lifeline, held, str(trace)))
         child.start()

@@ -42,8 +42,9 @@ class SubprocessEnvManager(Manager):
     Args:
         factories: Each makes one environment. Under "spawn" they travel as cloudpickles.
         envs_per_process: Environments per process; None: as many as give one process per core.
-        start_method: Of `multiprocessing`; None: "fork" on Linux, "spawn" elsewhere. "thread": threads of this process
-            in their place, for a debugger, or to follow a journal.
+        start_method: Of `multiprocessing`; None: "fork" on Linux, but "spawn" elsewhere and where a library is loaded
+            whose threads do not survive a fork, such as JAX. "thread": threads of this process in their place, for a
+            debugger, or to follow a journal.
         step_timeout: Seconds that one step of one environment may take; `reset_timeout` limits a reset, and
             `launch_timeout` the start of a process or the creation of one environment.
         max_retry: Faults that an environment may have without finishing an episode in between.

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import reduction
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -39,11 +40,44 @@ from flowrl.storage.codec import Pickled
 
 log = logging.getLogger("flowrl")
 
-#: How processes start by default: by fork on Linux, which is quick and takes any factory. Elsewhere a fork is unsafe.
-START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+#: Libraries by their modules: their threads do not survive a fork, which waits for ever where one of them held a lock.
+_THREADED = {"jaxlib": "JAX", "tensorflow": "TensorFlow", "jpype": "JPype"}
+
+
+def start_method(asked: str | None = None) -> str:
+    """How processes start: by default by fork on Linux, which is quick and takes any factory. A fork is unsafe
+    elsewhere, and where a library with threads is loaded by now (R8).
+
+    Raises: ConfigError for a fork of such a library, and for a new interpreter that would run the whole program again.
+    """
+    loaded = [name for module, name in _THREADED.items() if module in sys.modules]
+    if asked == "fork" and loaded:
+        raise ConfigError(
+            f"start_method='fork': the threads of {loaded[0]}, which is loaded, do not survive a fork: take 'spawn'"
+        )
+    method = asked or ("fork" if sys.platform == "linux" and not loaded else "spawn")
+    if method != "fork" and (main := _runs_again()):
+        why = f", since the threads of {loaded[0]} do not survive a fork" if loaded and asked is None else ""
+        raise ConfigError(
+            f"start_method={method!r}{why}: a new process runs {main} again, so put what it does under "
+            "if __name__ == '__main__': or take env_manager='local' or 'vector'"
+        )
+    return method
+
 
 GRACE = 5.0  # seconds for operations that are instant on a healthy machine
 _started: weakref.WeakSet[EnvProcess] = weakref.WeakSet()
+
+
+def _runs_again() -> str:
+    """The program of this process, if a new interpreter, which imports it, would do all that it does; else ""."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None:
+        return ""
+    if not Path(file).is_file():  # <stdin>, or a module in an archive
+        return file if getattr(main, "__spec__", None) is None else ""
+    return "" if b"__main__" in Path(file).read_bytes() else str(file)
 
 
 class EnvProcess:
@@ -57,16 +91,17 @@ class EnvProcess:
 
     left_at = ""
 
-    def __init__(self, host: int, factories: Mapping[int, Callable[[], Any]], start_method: str) -> None:
+    def __init__(self, host: int, factories: Mapping[int, Callable[[], Any]], method: str | None) -> None:
         self.host, self.env_ids = host, list(factories)
         self.making: list[int] = []
         self.resetting: set[int] = set()
         self.busy, self.alive, self.shares, self.halted = False, False, False, False
         self.told, self.owner = 0.0, os.getpid()
-        self._context: Any = multiprocessing.get_context(start_method)
+        self._method = method
         self._factories = {env_id: CloudpickleWrapper(factory) for env_id, factory in factories.items()}
 
     def start(self) -> None:
+        self._context: Any = multiprocessing.get_context(start_method(self._method))  # of what is loaded by now
         lifeline, self._lifeline = self._context.Pipe(duplex=False)
         theirs = self._begin()
         trace, self._trace_path = tempfile.mkstemp(prefix="flowrl-trace-")
@@ -91,7 +126,7 @@ class EnvProcess:
 
     def _begin(self) -> Any:
         """The process's end of a new pipe `orders`; all environments are to be made."""
-        self.orders, theirs = self._context.Pipe()
+        self.orders, theirs = multiprocessing.Pipe()
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message must not block forever
             with socket.socket(fileno=os.dup(self.orders.fileno())) as end:
                 end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(GRACE), 0))
@@ -547,18 +582,16 @@ def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[
             os.close(files.pop())
 
 
-def _checked_method(start_method: str | None) -> str:
+def _checked_method(asked: str | None) -> str | None:
     if sys.platform == "win32":
         raise ConfigError(
             "environments in other processes or threads need Linux or macOS: on Windows take env_manager='local' or "
             "'vector', or several workers, or run in WSL"
         )
     methods = multiprocessing.get_all_start_methods()
-    if start_method is None:
-        return START_METHOD
-    if start_method not in methods:
-        raise ConfigError(f"start_method={start_method!r}: {did_you_mean(start_method, methods)}")
-    return start_method
+    if asked is not None and asked not in methods:
+        raise ConfigError(f"start_method={asked!r}: {did_you_mean(asked, methods)}")
+    return asked
 
 
 def cores() -> int:
