@@ -5,6 +5,7 @@ To add a case: a class, or a function that makes the environment, and one line i
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,8 +14,10 @@ import attrs
 import gymnasium
 import numpy as np
 
-#: The kinds of manager: those that flowrl makes environments for, and a vector environment that the user makes.
-KINDS = ("local", "subprocess", "async", "thread", "vector", "brought")
+#: The kinds of manager: those that flowrl makes environments for, and vector environments that the user makes. What a
+#: case says of "brought" holds for each of these.
+BROUGHT = ("brought-same", "brought-next", "brought-masks", "brought-async")
+KINDS = ("local", "subprocess", "async", "thread", "vector", *BROUGHT)
 
 
 class Points(gymnasium.Env[Any, Any]):
@@ -72,6 +75,8 @@ class Case:
         as_learned: The kinds of manager that cannot know the returns of the environment alone; they say so, and report
             what is learned from.
         refused: What the error says, by kind of manager.
+        kinds: Those to try: gymnasium's processes hang when `close` follows an info that is no dictionary.
+        sure: Of the kinds that report the right values, those that say that they do.
     """
 
     made: Callable[..., gymnasium.Env[Any, Any]]
@@ -80,10 +85,12 @@ class Case:
     args: dict[str, Any] = attrs.field(factory=dict)
     as_learned: Sequence[str] = ()
     refused: dict[str, str] = attrs.field(factory=dict)
+    kinds: Sequence[str] = KINDS
+    sure: Callable[[str], bool] = lambda kind: kind != "brought-async"
 
     def wrapped(self) -> gymnasium.Env[Any, Any]:
         """What is learned from, made by hand."""
-        return functools.reduce(lambda env, wrapper: wrapper(env), self.wrappers, self.made(**self.args))
+        return functools.reduce(lambda env, wrapper: wrapper(env), self.wrappers, self.made(**copy.deepcopy(self.args)))
 
     def learned(self, steps: int) -> tuple[list[Row], list[Played]]:
         """The first steps, and the episodes in them, of what is learned from."""
@@ -91,7 +98,12 @@ class Case:
 
     def episodes(self, steps: int) -> list[Played]:
         """The first episodes of the environment alone."""
-        return played((self.alone or functools.partial(self.made, **self.args))(), steps)[1]
+        return played((self.alone or functools.partial(self.made, **copy.deepcopy(self.args)))(), steps)[1]
+
+
+def said_won(info: Any) -> bool | None:
+    told = (info or {}).get("is_success", (info or {}).get("success"))
+    return None if told is None or isinstance(told, str) else bool(np.all(told))
 
 
 def played(env: gymnasium.Env[Any, Any], steps: int) -> tuple[list[Row], list[Played]]:
@@ -105,17 +117,62 @@ def played(env: gymnasium.Env[Any, Any], steps: int) -> tuple[list[Row], list[Pl
         rows.append(Row(before, float(reward), bool(terminated), bool(truncated), obs))
         return_, length = return_ + float(reward), length + 1
         if terminated or truncated:
-            won = info.get("is_success")
-            episodes.append(Played(return_, length, None if won is None else bool(won)))
+            episodes.append(Played(return_, length, said_won(info)))
             obs, return_, length = env.reset()[0], 0.0, 0
     return rows, episodes
 
 
-class Won(Points):
-    """Says at the last step alone whether the game was won: every other one."""
+class Says(Points):
+    """Puts into the info of every step what it gets, made from the step if it is callable."""
+
+    def __init__(self, said: Any) -> None:
+        self.said = said
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0], self.info()
 
     def info(self) -> Any:
-        return {"is_success": self.games % 2 == 0} if self.t == self.games else {}
+        return self.said(self) if callable(self.said) else self.said
+
+
+def won(env: Points) -> bool:
+    return env.games % 2 == 0
+
+
+def at_the_end(said: Callable[[Points], Any]) -> Callable[[Points], Any]:
+    return lambda env: said(env) if env.t == env.games else {}
+
+
+def in_steps(said: Callable[[Points], Any]) -> Callable[[Points], Any]:
+    return lambda env: said(env) if env.t else {}
+
+
+class Lives(Points):
+    """Three lives of two or three steps."""
+
+    def lives(self) -> int:
+        return 3 - self.t // (self.games // 3)
+
+
+class EachLife(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends with each life, and goes on with the same game by a step of its own, as Stable-Baselines3's does."""
+
+    over = True
+    lives = 3
+
+    def step(self, action: Any) -> Any:
+        obs, reward, over, cut, info = self.env.step(action)
+        before, self.lives, self.over = self.lives, self.unwrapped.lives(), over or cut  # type: ignore[attr-defined]
+        return obs, reward, over or 0 < self.lives < before, cut, info
+
+    def reset(self, **how: Any) -> Any:
+        goes_on = not self.over
+        if goes_on:
+            obs, _, over, _, info = self.env.step(0)
+        if not goes_on or over:
+            obs, info = self.env.reset(**how)
+        self.lives, self.over = self.unwrapped.lives(), False  # type: ignore[attr-defined]
+        return obs, info
 
 
 class Halved(gymnasium.RewardWrapper[Any, Any]):
@@ -125,9 +182,96 @@ class Halved(gymnasium.RewardWrapper[Any, Any]):
         return 0.5 * float(reward)
 
 
+class Hides(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Changes rewards where nobody would expect it."""
+
+    def observation(self, observation: Any) -> Any:
+        return observation
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, -reward, *rest
+
+
+class Two(Points):
+    """Two rewards at a step."""
+
+    def reward(self) -> Any:
+        return np.array([self.t, -1.0])
+
+
+class Summed(gymnasium.RewardWrapper[Any, Any]):
+    def reward(self, reward: Any) -> float:
+        return float(np.sum(reward))
+
+
+class TakesApart(Points):
+    """Takes its arguments apart, as environments for RLlib do."""
+
+    def __init__(self, config: dict[str, Any], scales: list[float]) -> None:
+        self.scale = config.pop("inner", {"scale": 0.0}).pop("scale", 0.0) * scales.pop()
+
+    def reward(self) -> Any:
+        return self.scale * self.t
+
+
+def recorded(env: Any) -> Any:
+    return gymnasium.wrappers.RecordEpisodeStatistics(env)
+
+
+def says(said: Any, **how: Any) -> Case:
+    return Case(Says, args={"said": said}, **how)
+
+
+OF_RECORDERS = {"r": -99.0, "l": 1}
+
 CASES = {
     "plain": Case(Points),
-    "won": Case(Won),
     "time limit": Case(lambda: gymnasium.wrappers.TimeLimit(Points(), 4)),
     "reward wrapper": Case(Points, wrappers=[Halved], as_learned=["brought"]),
+    "reward wrapper inside": Case(lambda: gymnasium.wrappers.TimeLimit(Halved(Points()), 50), as_learned=KINDS),
+    "rewards changed by another kind of wrapper": Case(lambda: Hides(Points()), as_learned=KINDS),
+    "lives": Case(Lives, wrappers=[EachLife], as_learned=["brought"]),
+    "lives and a limit": Case(
+        Lives, wrappers=[EachLife, lambda env: gymnasium.wrappers.TimeLimit(env, 1)], as_learned=["brought"]
+    ),
+    "lives inside": Case(lambda: EachLife(Lives()), as_learned=KINDS),
+    "lives above a recorder": Case(
+        lambda: EachLife(recorded(Lives())), alone=Lives, sure=lambda kind: kind != "brought-async"
+    ),
+    "recorder around": Case(Points, wrappers=[Halved, recorded], as_learned=["brought"]),
+    "recorder inside": Case(
+        lambda: Halved(recorded(Points())), alone=Points, sure=lambda kind: kind != "brought-async"
+    ),
+    "two rewards": Case(
+        Two, alone=lambda: Summed(Two()), wrappers=[Summed], sure=lambda kind: not kind.startswith("brought")
+    ),
+    "arguments taken apart": Case(TakesApart, args={"config": {"inner": {"scale": 3.0}}, "scales": [1.0, 2.0]}),
+    "won": says(at_the_end(lambda env: {"is_success": won(env)})),
+    "won as an array": says(lambda env: {"is_success": np.array([won(env)])}),
+    "won as a number": says(lambda env: {"is_success": float(won(env))}),
+    "success": says(lambda env: {"success": won(env)}),
+    "won, unlike success": says(lambda env: {"is_success": won(env), "success": not won(env)}),
+    "success of something else": says({"success": "of the last trial"}),
+    "a number for episode": says(lambda env: {"episode": env.games}),
+    "a record for episode": says({"episode": OF_RECORDERS}),
+    "a whole record for episode": says({"episode": {**OF_RECORDERS, "t": 0.5}}),
+    "a record under rewards that change": says(
+        {"episode": {**OF_RECORDERS, "t": 0.5}}, wrappers=[Halved], as_learned=["brought"]
+    ),
+    "arrays for episode": says(lambda env: {"episode": {"r": np.zeros(3), "l": np.ones(3), "t": np.ones(3)}}),
+    "a text for episode": says({"episode": "the first"}),
+    "nothing for episode": says({"episode": None}),
+    "no info": says(in_steps(lambda env: None), refused={"brought": "NoneType"}, kinds=KINDS[:-1]),
+    "a final_obs of its own": says(in_steps(lambda env: {"final_obs": np.float32([777]), "final_info": {}})),
+    "a final_obs of its own in a reset": says(
+        lambda env: {"final_obs": np.float32([777])}, refused={"brought-same": "info of a reset has 'final_obs'"}
+    ),
+    "a time limit that says so": says(lambda env: {"TimeLimit.truncated": True, "terminal_observation": np.zeros(1)}),
+    "wins of several": says({"is_success": [True, False]}, refused=dict.fromkeys(KINDS, r"is_success")),
+    "info of a list": says(
+        in_steps(lambda env: [1, 2]),
+        refused={"brought": "no attribute 'items'"} | dict.fromkeys(KINDS[:5], "info is .1, 2., expected a dictionary"),
+        kinds=KINDS[:-1],
+    ),
 }

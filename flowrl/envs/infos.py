@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, SupportsFloat, TypeAlias
 
 import gymnasium
@@ -15,11 +17,16 @@ from gymnasium.vector.utils import batch_space
 from flowrl.envs.spaces import row_of
 from flowrl.errors import ConfigError, SchemaError
 
+log = logging.getLogger("flowrl")
+
 #: Keys of `info`; or keys with the number, or the numbers, to take where `info` lacks them, None for an error.
 InfoKeys: TypeAlias = Sequence[str] | Mapping[str, Any]
 
 #: The entries of an observation that carries columns of `info`.
 OBS, INFO = "obs", "__info__"
+
+#: What most libraries call a win in `info`; and Meta-World, PointMaze, AntMaze, Adroit and ManiSkill.
+SUCCESS, ELSEWHERE = "is_success", "success"
 
 Fills: TypeAlias = dict[str, npt.NDArray[np.float64] | None]
 
@@ -53,6 +60,67 @@ def shape_of(fill: npt.NDArray[np.float64] | None) -> tuple[int, ...]:
     return () if fill is None else fill.shape
 
 
+class Recording:
+    """Records episodes: `ended` is return and length of the last one, until its reader takes it away.
+
+    An episode ends by itself, or by a reset after an end that a wrapper above has made.
+    """
+
+    ended: tuple[float, int] | None = None
+    episode_returns, episode_lengths = 0.0, 0  #: so far of the running one
+
+
+def checked_info(info: Any) -> Mapping[str, Any]:
+    """The `info` of a step; None counts as empty. Raises: SchemaError: it is no dictionary."""
+    if info is None or isinstance(info, Mapping):
+        return info or {}
+    raise SchemaError(f"info is {info!r}, expected a dictionary: the fifth value that step returns, {{}} for nothing")
+
+
+def success_of(info: Mapping[str, Any]) -> int:
+    """Whether the episode that ended with this `info` was won: 1 or 0, -1 if nobody says (S9).
+
+    Where `is_success` is missing, `success` is taken if it is one truth value; that it is, is said once.
+
+    Raises: SchemaError: `is_success` is not one truth value.
+
+    >>> success_of({"is_success": np.array([True])}), success_of({"success": 0.0}), success_of({})
+    (1, 0, -1)
+    """
+    if (told := info.get(SUCCESS)) is not None:
+        if (won := _truth(told)) is None:
+            raise SchemaError(f"info['is_success'] is {told!r}, expected True or False of the whole episode")
+        return won
+    won = _truth(info.get(ELSEWHERE))
+    if won is None:
+        return -1
+    _say_elsewhere()
+    return won
+
+
+def _truth(told: Any) -> int | None:
+    value = np.asarray(told)
+    return int(bool(value.item())) if value.size == 1 and value.dtype.kind in "biuf" else None
+
+
+@lru_cache
+def _say_elsewhere() -> None:
+    log.warning(
+        "info has no 'is_success' at an episode's end, but 'success': win rates are of that; to have them of something "
+        "else, let the environment or a wrapper set info['is_success']"
+    )
+
+
+def episode_of(record: Any) -> tuple[float, int] | None:
+    """Return and length from `info["episode"]`; None if it has not the form that recorders give it (R6)."""
+    if not isinstance(record, Mapping) or not {"r", "l", "t"} <= record.keys():
+        return None
+    numbers = [np.asarray(record[key]) for key in "rl"]
+    if any(number.size != 1 or number.dtype.kind not in "iuf" for number in numbers):
+        return None
+    return float(numbers[0].item()), int(numbers[1].item())
+
+
 class InfoColumns(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Puts numbers of every step's `info` beside its observation, from where managers take them: `Manager.info`.
 
@@ -72,7 +140,7 @@ class InfoColumns(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return {OBS: obs, INFO: self._numbers(obs, info)}, reward, terminated, truncated, info
+        return {OBS: obs, INFO: self._numbers(obs, checked_info(info))}, reward, terminated, truncated, info
 
     def _numbers(self, obs: Any, info: Mapping[str, Any]) -> dict[str, npt.NDArray[np.float64]]:
         return {key: number_of(key, info.get(key), fill) for key, fill in self._fills.items()}

@@ -8,14 +8,13 @@ import shlex
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from flowrl.envs.adapters.by_agent import WAY_OUT, looks_like_agents
 from flowrl.envs.adapters.convert import converted
@@ -30,8 +29,8 @@ from flowrl.envs.managers.children import Children
 from flowrl.envs.managers.local import EnvManager
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.managers.thread import ThreadEnvManager
-from flowrl.envs.managers.vector import VectorEnvManager
-from flowrl.envs.spec import call, factory_of, importable, is_native, name_of, native, parameters
+from flowrl.envs.managers.vector import Copies, VectorEnvManager
+from flowrl.envs.spec import call, factory_of, importable, is_native, name_of, native, own, parameters
 from flowrl.envs.wrappers import layers
 from flowrl.envs.wrapping import Wrap, wrap, wrap_vector, wrapper_of
 from flowrl.errors import ConfigError, FlowError, did_you_mean
@@ -258,8 +257,7 @@ def _made_here(
         envs: list[Any] = [first, *made_here[1:]]
         if kind == "local":
             return EnvManager(envs, episode_seeds=episode_seeds)
-        copies = SyncVectorEnv([partial(_itself, env) for env in envs], autoreset_mode=_mode(options) or _NEXT_STEP)
-        return _of_vector(copies, spec, kind, options, episode_seeds)
+        return _of_vector(Copies(envs, _mode(options) or _NEXT_STEP), spec, kind, options, episode_seeds)
     except BaseException:
         for env in made_here:
             env.close()
@@ -337,10 +335,6 @@ def _mode(options: Mapping[str, Any]) -> AutoresetMode | None:
     return modes[str(given).lower()]
 
 
-def _itself(env: Env) -> Env:
-    return env
-
-
 Env: TypeAlias = gymnasium.Env[Any, Any]
 AnyVectorEnv: TypeAlias = VectorEnv[Any, Any, Any]
 
@@ -369,8 +363,9 @@ class EnvFactory:
         raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")
 
     def check(self) -> None:
-        """Raises: ConfigError if nothing has this name; makes no environment."""
+        """Raises: ConfigError if nothing has this name, or arguments cannot be copied; makes no environment."""
         factory_of(self.spec)
+        own(self.env_args, self.spec)
         for each in self.wrappers:
             wrapper_of(each)
 
@@ -400,7 +395,7 @@ class EnvFactory:
             raise
 
     def _made(self, num_envs: int, vectorized: bool) -> Any:
-        args = dict(self.env_args)
+        args = own(dict(self.env_args), self.spec)
         if is_object(self.spec):
             if args:
                 raise ConfigError(f"env_args {args} come too late: {name_of(self.spec)} is made already")

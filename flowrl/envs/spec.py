@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import re
@@ -51,7 +52,7 @@ def factory_of(spec: object) -> Callable[..., Any]:
     """
     if not isinstance(spec, str):
         assert callable(spec), spec
-        return spec
+        return own_arguments(spec)
     module_name, colon, name = spec.partition(":")
     if not colon:
         return partial(_from_gymnasium, spec)
@@ -115,6 +116,26 @@ def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> 
             raise
         unknown = _unknown(args, parameters(factory) or _arguments(str(spec)))
         raise ConfigError(f"{name_of(spec)} refuses env_args {unknown or f'{args}: {error}'}") from error
+
+
+def own(args: Any, spec: object) -> Any:
+    """A copy for one environment, which may take apart what it gets (R1). Raises: ConfigError: it cannot be copied."""
+    try:
+        return copy.deepcopy(args)
+    except Exception as error:
+        raise ConfigError(
+            f"{name_of(spec)}: the arguments {args} cannot be copied ({type(error).__name__}: {error}), and each "
+            "environment gets a copy of its own: pass a function that makes or finds what cannot be copied, and then "
+            "the environment"
+        ) from error
+
+
+def own_arguments(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """A `partial` with copies of its arguments; anything else unchanged."""
+    if not isinstance(factory, partial):
+        return factory
+    args, kwargs = own((factory.args, factory.keywords), factory.func)
+    return partial(factory.func, *args, **kwargs)
 
 
 def is_native(spec: object) -> bool:

@@ -8,10 +8,10 @@ import logging
 import pickle
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import FunctionType, ModuleType
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat
 
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
@@ -44,8 +44,9 @@ from gymnasium.wrappers import (
 )
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
+from flowrl.envs.adapters.envpool import EnvPool
 from flowrl.envs.adapters.gym import ClassicEnv
-from flowrl.envs.infos import InfoColumns, VectorInfoColumns
+from flowrl.envs.infos import InfoColumns, Recording, VectorInfoColumns, episode_of
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
 from flowrl.storage.codec import Pickled
@@ -53,43 +54,50 @@ from flowrl.storage.codec import Pickled
 log = logging.getLogger("flowrl")
 
 
-class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Return and length of each episode, as `info["episode"]`, below all wrappers that may change rewards (S1).
+class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any], Recording):
+    """Return and length of each episode, below all wrappers that may change rewards (S1).
 
-    If a wrapper above cuts an episode short, the next reset sets `cut` to the return and length so far; the caller of
-    reset sets it to None before. Unlike gymnasium's recorder it has no clock, so equal states have equal pickles (D5).
+    `info` stays the environment's own (R6). Unlike gymnasium's recorder it has no clock, so equal states have equal
+    pickles (D5). It does not count rewards that are not one number, which a wrapper above makes one.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self.episode_returns, self.episode_lengths = 0.0, 0
-        self.cut: tuple[float, int] | None = None
         self._over = False
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Steps and counts."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self.episode_returns += float(reward)
+        try:
+            self.episode_returns += float(reward)
+        except (TypeError, ValueError):
+            _say_as_learned(str(self.unwrapped))
+            return obs, reward, terminated, truncated, info
         self.episode_lengths += 1
         self._over = bool(terminated or truncated)
         if self._over:
-            info = {**info, "episode": {"r": self.episode_returns, "l": self.episode_lengths}}
+            self.ended = self.episode_returns, self.episode_lengths
         return obs, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets the environment and the counts."""
         if self.episode_lengths and not self._over:
-            self.cut = self.episode_returns, self.episode_lengths
+            self.ended = self.episode_returns, self.episode_lengths
         self.episode_returns, self.episode_lengths, self._over = 0.0, 0, False
         return self.env.reset(seed=seed, options=options)
 
 
-Recorder: TypeAlias = RawRecorder | RecordEpisodeStatistics[Any, Any]
+@lru_cache
+def _say_as_learned(env: str) -> None:
+    log.warning("%s gives several rewards at a step: returns are those that are learned from", env)
 
-_RECORDERS = (RawRecorder, RecordEpisodeStatistics)
+
+_RECORDERS = (Recording, RecordEpisodeStatistics)
 
 KEEP_REWARDS = (
-    *(TimeLimit, OrderEnforcing, PassiveEnvChecker, *_RECORDERS, VectorRecordEpisodeStatistics),
+    *(TimeLimit, OrderEnforcing, PassiveEnvChecker, RawRecorder),
+    *(RecordEpisodeStatistics, VectorRecordEpisodeStatistics),
     *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
     # These repeat or delay actions and observations, and return the sum of the rewards.
     *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
@@ -106,32 +114,69 @@ def layers(env: Any) -> Iterator[Any]:
         yield env
 
 
-def recorder(env: gymnasium.Env[Any, Any]) -> Recorder | None:
-    """The innermost recorder, if there is one."""
-    found = [layer for layer in layers(env) if isinstance(layer, _RECORDERS)]
+def recorder(env: gymnasium.Env[Any, Any]) -> Any:
+    """The innermost layer that records returns, if there is one: see `recorded` and `running`."""
+    found = [layer for layer in layers(env) if isinstance(layer, _RECORDERS) or _is_monitor(layer)]
     return found[-1] if found else None
 
 
+def recorded(inner: Any, info: Mapping[str, Any]) -> tuple[float, int] | None:
+    """Return and length that a recorder has of an ended episode, `info` being that of the step that ended it (R6)."""
+    if isinstance(inner, Recording):
+        return inner.ended
+    return episode_of(info.get(stats_key(inner)))
+
+
+def stats_key(inner: Any) -> str:
+    """Where a recorder of other libraries puts its record in `info`."""
+    return getattr(inner, "_stats_key", "episode")
+
+
+def running(inner: Any) -> tuple[float, int]:
+    """Return and length so far of the episode that a recorder counts."""
+    if _is_monitor(inner):
+        return float(sum(inner.rewards)), len(inner.rewards)
+    return inner.episode_returns, inner.episode_lengths
+
+
+def _is_monitor(layer: Any) -> bool:
+    """Whether a layer is the recorder of Stable-Baselines3, whose record has gymnasium's form."""
+    return any(
+        kind.__name__ == "Monitor" and kind.__module__.startswith("stable_baselines3") for kind in type(layer).__mro__
+    )
+
+
+def keeps_rewards(kind: object) -> bool:
+    """Whether a class of wrappers is known to keep rewards and ends: a subclass with a step of its own may not."""
+    if not isinstance(kind, type) or not issubclass(kind, KEEP_REWARDS):
+        return False
+    owner = next(base for base in kind.__mro__ if "step" in vars(base))
+    return owner.__module__.partition(".")[0] in ("gymnasium", "flowrl")
+
+
 def has_raw_returns(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> bool:
-    """Whether recorded returns are certainly raw (S1): no layer below the recorder changes rewards."""
-    *wrappers, base = layers(env)
+    """Whether recorded returns are certainly raw (S1): no layer below the recorder changes rewards or ends."""
+    all_layers = list(layers(env))
+    base = all_layers[-1]
     singles = base.envs if isinstance(base, SyncVectorEnv) else []
     if singles and all(recorder(single) and has_raw_returns(single) for single in singles):
         return True
-    recorders = [depth for depth, layer in enumerate(wrappers) if _is_recorder(layer)]
-    below = wrappers[recorders[-1] + 1 :] if recorders else wrappers
+    recorders = [depth for depth, layer in enumerate(all_layers) if is_recorder(layer)]
+    below = all_layers[recorders[-1] + 1 if recorders else 0 : -1]
     if isinstance(base, AsyncVectorEnv):  # its environments live in other processes
         return False
-    keeps = base.keeps_rewards if isinstance(base, ClassicEnv) else True  # classic gym has its own wrappers
-    return all(isinstance(layer, KEEP_REWARDS) for layer in below) and keeps and all(map(has_raw_returns, singles))
+    # Classic gym has its own wrappers, and EnvPool its own options.
+    keeps = base.keeps_rewards if isinstance(base, ClassicEnv | EnvPool) else True
+    return all(keeps_rewards(type(layer)) for layer in below) and keeps and all(map(has_raw_returns, singles))
 
 
-def _is_recorder(layer: Any) -> bool:
+def is_recorder(layer: Any) -> bool:
+    """Whether what a layer records is right."""
     if isinstance(layer, VectorRecordEpisodeStatistics):
         # The recorder of gymnasium 1.4 clears the counts of all environments when a reset mask names some of them:
         # the inner reset removes the mask from the options that both share.
         return layer.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED
-    return isinstance(layer, _RECORDERS)
+    return isinstance(layer, _RECORDERS) or (isinstance(layer, EnvPool) and layer.records) or _is_monitor(layer)
 
 
 def without_order_enforcing(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpisodeStatistics
 
+from flowrl.envs.adapters.envpool import RECORD
 from flowrl.envs.adapters.pettingzoo import with_masks
 from flowrl.envs.games.game import Game
 from flowrl.envs.games.hierarchy import hierarchy
@@ -20,8 +21,8 @@ from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, FiniteHorizon, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
-from flowrl.envs.spec import import_module, name_of
-from flowrl.envs.wrappers import KEEP_REWARDS, RawRecorder, has_raw_returns, recorder
+from flowrl.envs.spec import import_module, name_of, own_arguments
+from flowrl.envs.wrappers import RawRecorder, has_raw_returns, is_recorder, keeps_rewards, layers, recorder
 from flowrl.errors import ConfigError, did_you_mean
 
 Wrap = Callable[[Any], Any]
@@ -54,7 +55,8 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
 
     A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask`, `InfoColumns` and `Hierarchy`, of games
     `AgentId`, `FiniteHorizon`, `GlobalState`, `JoinAgents` and `PadSpaces`, or `module:Wrapper`; arguments follow as in
-    a call, as Python literals. A callable is returned unchanged.
+    a call, as Python literals. A callable is returned unchanged, a `partial` with copies of its
+    arguments (R1).
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.
 
@@ -62,7 +64,7 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     <TimeLimit<TimeLimit<OrderEnforcing<PassiveEnvChecker<CartPoleEnv<CartPole-v1>>>>>>
     """
     if not isinstance(text, str):
-        return text
+        return own_arguments(text)
     name, bracket, _ = text.partition("(")
     found = _named(name.strip(), vector)
     if not bracket:
@@ -114,8 +116,9 @@ def wrap_vector(env: VectorEnv[Any, Any, Any], wrappers: Sequence[str | Wrap]) -
     """`wrap` for a vector environment and vector wrappers."""
     made = [wrapper_of(each, vector=True) for each in wrappers]
     resets_itself = env.metadata.get("autoreset_mode") is not AutoresetMode.DISABLED  # see `has_raw_returns`
-    if not all(_keeps_rewards(each) for each in made) and resets_itself and has_raw_returns(env):
-        env = VectorRecordEpisodeStatistics(env)
+    recorded = any(is_recorder(layer) for layer in layers(env))
+    if not all(map(_keeps_rewards, made)) and resets_itself and has_raw_returns(env) and not recorded:
+        env = VectorRecordEpisodeStatistics(env, stats_key=RECORD)
     for text, each in zip(wrappers, made):
         env = _applied(each, env, text, VectorEnv)
     return env
@@ -169,7 +172,7 @@ def call_arguments(text: str, what: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _keeps_rewards(wrapper: Wrap) -> bool:
-    return _is_subclass(_kind(wrapper), KEEP_REWARDS)
+    return keeps_rewards(_kind(wrapper))
 
 
 def _kind(wrapper: Wrap) -> object:

@@ -196,8 +196,8 @@ FAULTS = [
     Fault(  # the end that a wrapper above the recorder decides
         "S1",
         "flowrl/envs/managers/env_runner.py",
-        "isinstance(inner, RawRecorder) and inner.cut is not None",
-        "False",
+        "if (found := recorded(inner, info)) is not None:",
+        "if (found := None if running(inner)[1] else recorded(inner, info)) and not isinstance(inner, Recording):",
         ENVS + "test_wrapping.py::test_returns_are_raw_where_a_wrapper_cuts_the_episode",
     ),
     Fault(

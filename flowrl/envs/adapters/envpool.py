@@ -8,22 +8,32 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from flowrl.errors import ConfigError, closest
 
+Mask = npt.NDArray[np.bool_]
+
+#: Where flowrl's recorders of vector environments put what gymnasium's puts into `info["episode"]`.
+RECORD = "__episode__"
+
 
 class EnvPool(VectorEnv[Any, Any, Any]):
     """`num_envs` environments of one pool, which step together and reset themselves on the next step (T1).
 
     A pool gets its seed when it is made, so `reset(seed=)` makes a new pool; before the first reset there is none.
-    Arguments are those of `envpool.make_spec`.
+    Arguments are those of `envpool.make_spec`. Where `episodic_life` or `reward_clip` change what is learned, `records`
+    is true if the pool tells rewards and ends of the games nevertheless, as that of Atari does: `info` then has their
+    returns and lengths as gymnasium's recorder would give them (R3). `keeps_rewards` is false where nobody can know.
 
     Raises: ConfigError if envpool is not installed or has no such environment, and for the arguments `seed` and
     `batch_size`, which flowrl sets.
     """
+
+    _stats_key = RECORD
 
     def __init__(self, env_id: str, /, num_envs: int, **args: Any) -> None:
         try:
@@ -43,6 +53,9 @@ class EnvPool(VectorEnv[Any, Any, Any]):
             spec = self._envpool.make_spec(env_id, **self._args)
             self.single_observation_space = spec.gymnasium_observation_space
             self.single_action_space = spec.gymnasium_action_space
+        changed = any(args.get(option) for option in ("episodic_life", "reward_clip"))
+        self.records = changed and {"info:reward", "info:terminated"} <= set(spec.state_array_spec)
+        self.keeps_rewards = self.records or not changed
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -59,13 +72,29 @@ class EnvPool(VectorEnv[Any, Any, Any]):
             self._pool = self._envpool.make_gymnasium(self._id, **self._args, **more)
         with _quietly():
             obs, info = self._pool.reset()
+        self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+        self._resetting = np.zeros(self.num_envs, np.bool_)
         return obs, info
 
     def step(
         self, actions: npt.NDArray[Any]
     ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]]:
         """(obs, reward, terminated, truncated, info), rows by environment."""
-        return self._pool.step(actions)  # type: ignore[no-any-return]
+        obs, reward, terminated, truncated, info = self._pool.step(actions)
+        if self.records:
+            info = self._with_record(terminated | truncated, truncated, info)
+        return obs, reward, terminated, truncated, info
+
+    def _with_record(self, ended: Mask, truncated: Mask, info: dict[str, Any]) -> dict[str, Any]:
+        played, self._resetting = ~self._resetting, ended
+        self._returns += np.where(played, info["reward"], 0.0)
+        self._lengths += played
+        over = played & (truncated | (info["terminated"] != 0))
+        if not over.any():
+            return info
+        record = {"r": self._returns.copy(), "l": self._lengths.copy(), "t": np.zeros(self.num_envs)}
+        self._returns[over], self._lengths[over] = 0.0, 0
+        return {**info, RECORD: record, f"_{RECORD}": over}
 
     def close_extras(self, **kwargs: Any) -> None:
         """Ends the pool's threads."""

@@ -15,8 +15,9 @@ from flowrl.data.columns import ACTION_MASK
 from flowrl.data.types import Array
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.games.seats import WHOLE, SeatsEnv
+from flowrl.envs.infos import ELSEWHERE, SUCCESS, checked_info
 from flowrl.envs.spec import function_of
-from flowrl.envs.wrappers import recorder
+from flowrl.envs.wrappers import recorder, running
 from flowrl.errors import ConfigError
 
 MANAGER, WORKER = "manager", "worker"
@@ -272,11 +273,9 @@ class Hierarchy(Game):
         return self.levels.for_worker(self._obs, self.levels.goals.entry(self._goal, self._obs))
 
     def _summary(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        known, recorded = {"r": self._return, "l": self._length}, self._recorder
-        if recorded is not None:
-            known = {"r": recorded.episode_returns, "l": recorded.episode_lengths}
-        success = {"is_success": info["is_success"]} if "is_success" in info else {}
-        return {"episode": known, **success}
+        return_, length = (self._return, self._length) if self._recorder is None else running(self._recorder)
+        success = {key: info[key] for key in (SUCCESS, ELSEWHERE) if key in checked_info(info)}
+        return {"episode": {"r": return_, "l": length}, **success}
 
 
 def hierarchy(env: gymnasium.Env[Any, Any], **how: Any) -> SeatsEnv:

@@ -18,6 +18,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs.games.game import Game, Turn
+from flowrl.envs.infos import Recording, checked_info, episode_of, success_of
 from flowrl.envs.masks import ActionsOfMany, check_mask, valid_sample
 from flowrl.envs.spaces import (
     Observations,
@@ -234,7 +235,7 @@ class Seat:
 _Seat = Seat  # in states of earlier versions
 
 
-class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
+class SeatsEnv(gymnasium.Env[dict[str, Any], Any], Recording):
     """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, columns of Of]}`.
 
     An agent's reward is what it gains from its action to its next turn, or to its end (M1), discounted by the game if
@@ -361,6 +362,8 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
         finished = not self._turn
         cut_short = finished and bool(table[:, TRUNCATED].any())
         of_game = dict(info.get(WHOLE, {})) if finished and info else {}
+        if isinstance(record := of_game.pop("episode", None), Mapping):  # of the game, see `Turn`
+            self.ended = episode_of({"t": 0.0, **record})
         return self._observation(), total, finished and not cut_short, cut_short, of_game
 
     def _go_on(self, obs: Mapping[str, Any], rewards: Mapping[str, float]) -> float | None:
@@ -452,9 +455,8 @@ class SeatsEnv(gymnasium.Env[dict[str, Any], Any]):
                     over.add(self.seating.agents[at])
                     table[at, column], table[at, other] = 1.0, 0.0  # terminated comes last: it wins (T4)
         for agent in over:
-            success = turn.info[agent].get("is_success") if agent in turn.info else None
-            if success is not None:
-                table[self._seats[agent].at, SUCCESS] = bool(success)
+            if agent in turn.info:
+                table[self._seats[agent].at, SUCCESS] = success_of(checked_info(turn.info[agent]))
         self._ended |= over
         return over
 

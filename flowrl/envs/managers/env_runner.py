@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -13,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.finite import EXPECTED, LARGEST
+from flowrl.envs.infos import Recording, checked_info, success_of
 from flowrl.envs.managers.faults import During, Kind, classic_interface
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
 from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
-from flowrl.envs.wrappers import RawRecorder, Recorder, recorder
+from flowrl.envs.wrappers import recorded, recorder, running
 from flowrl.errors import SchemaError
 
 
@@ -49,27 +49,27 @@ def _formatted(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__))
 
 
-def before_reset(inner: Recorder | None) -> None:
-    """Prepare a recorder before a reset, so that `figures` sees what this reset does to it."""
-    if isinstance(inner, RawRecorder):
-        inner.cut = None
-
-
-def figures(info: Mapping[str, Any], inner: Recorder | None) -> tuple[int, float, int, int]:
+def figures(info: Any, inner: Any) -> tuple[int, float, int, int]:
     """The source of an ended episode's return, return and length from a recorder, and success (-1: unknown).
 
     `info` is that of the last step. Called after the reset, when the innermost recorder shows whether it was reset too:
     if not, a wrapper ended only its own episode (a life was lost), and the inner one goes on (T9).
+
+    Raises: SchemaError: see `checked_info` and `success_of`.
     """
-    success = int(bool(info["is_success"])) if "is_success" in info else -1
-    recorded = info.get("episode")
-    if recorded is not None:
-        return RECORDED_END, float(recorded["r"]), int(recorded["l"]), success
-    if isinstance(inner, RawRecorder) and inner.cut is not None:
-        return RECORDED_END, *inner.cut, success
-    if inner is not None and inner.episode_lengths > 0:
-        return INNER_END, 0.0, 0, success
-    return OWN_END, 0.0, 0, success
+    info = checked_info(info)
+    success = success_of(info)
+    if inner is None:
+        return OWN_END, 0.0, 0, success
+    if (found := recorded(inner, info)) is not None:
+        return RECORDED_END, *found, success
+    return INNER_END if running(inner)[1] else OWN_END, 0.0, 0, success
+
+
+def forget(inner: Any) -> None:
+    """Take away the episode that a recorder has recorded."""
+    if isinstance(inner, Recording):
+        inner.ended = None
 
 
 def plainly(column: npt.NDArray[Any]) -> Any:
@@ -103,24 +103,24 @@ class EnvRunner:
         during: During = "step"
         try:
             if command == STEP:
-                info = self._step()
-                if info is None:
+                over, info = self._step()
+                if not over:
                     return None
-                during = "reset"
-                before_reset(self._recorder)
                 self._note_end(info)
+                during = "reset"
                 self._reset(self._next_seed[self._id])
                 if self._recorder is not None:
                     self._note_end(info)
             else:
                 during = "reset"
                 self._reset(self._seed[self._id])
+            forget(self._recorder)
         except BaseException as error:  # an environment that calls sys.exit() has failed too
             return Failure.of(self._id, during, error)
         return None
 
-    def _step(self) -> dict[str, Any] | None:
-        """Step; the info if the step ended an episode."""
+    def _step(self) -> tuple[bool, Any]:
+        """Step; whether that ended an episode, and its info."""
         env_id, host = self._id, self._host
         self._since[host] = time.monotonic()  # before the name: a new name beside an old time would be overdue
         self._current[host], self._resetting[host] = env_id, False
@@ -134,7 +134,7 @@ class EnvRunner:
             raise SchemaError(f"the reward is {reward}, {EXPECTED}")
         self._write(obs, self._at[0])
         self._reward[env_id], self._terminated[env_id], self._truncated[env_id] = reward, bool(over), bool(cut)
-        return info if over or cut else None
+        return bool(over or cut), info
 
     def _reset(self, seed: int) -> None:
         self._since[self._host] = time.monotonic()
@@ -151,6 +151,6 @@ class EnvRunner:
         if found := find_unusable(into):
             raise SchemaError(found[1])
 
-    def _note_end(self, info: dict[str, Any]) -> None:
+    def _note_end(self, info: Any) -> None:
         x, env_id = self._exchange, self._id
         x.ending[env_id], x.return_[env_id], x.length[env_id], x.success[env_id] = figures(info, self._recorder)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flowrl.data.batch import Batch
 from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.managers.base import Manager, StepResult, check_number
-from flowrl.envs.managers.env_runner import before_reset, figures
+from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import classic_interface
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import Observations, check_alike, find_unusable, make_store, no_reward, write_row
@@ -76,7 +76,7 @@ class EnvManager(Manager):
             for flags in (terminated, truncated, self.done):
                 flags.fill(False)
         self._marked, self._phase = True, "failed"  # until the step succeeds
-        ended: list[tuple[int, dict[str, Any]]] = []
+        ended: list[tuple[int, Any]] = []
         env_id = 0
         try:
             for env_id, (step, action) in enumerate(zip(self._steps, chosen)):
@@ -110,14 +110,17 @@ class EnvManager(Manager):
         self._at, self._marked, self._phase = at, bool(ended), "running"
         return self._result(arrived, reward, terminated, truncated, None)
 
-    def _end(self, env_id: int, info: dict[str, Any], into: Observations) -> None:
+    def _end(self, env_id: int, info: Any, into: Observations) -> None:
         return_, length = float(self._return[env_id]), self.t.item(env_id)
-        episode_id = self.episode_id.item(env_id)
+        episode_id, inner = self.episode_id.item(env_id), self._recorders[env_id]
+        found = figures(info, None)  # what is wrong with the info is so in this episode
         self.done[env_id] = True
         self._next_episode(env_id)
-        before_reset(self._recorders[env_id])
         self._begin(env_id, into)
-        self._finish(env_id, episode_id, return_, length, *figures(info, self._recorders[env_id]))
+        if inner is not None:
+            found = figures(info, inner)
+            forget(inner)
+        self._finish(env_id, episode_id, return_, length, *found)
 
     def _begin_all(self) -> None:
         self._share_memory()
@@ -128,6 +131,11 @@ class EnvManager(Manager):
         except Exception as error:
             self._note(error, env_id)
             raise
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        for inner in self._recorders:
+            forget(inner)
 
     def _begin(self, env_id: int, into: Observations) -> None:
         obs, info = self._envs[env_id].reset(seed=self._draw_seed(env_id))
@@ -161,6 +169,7 @@ class EnvManager(Manager):
         self._cut(lost)
         for env_id in lost:
             self._begin(env_id, self._buffers[self._at])
+        self._forget_all()
 
     def _kind(self) -> str:
         return "an EnvManager"

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from flowrl.envs.infos import ELSEWHERE, SUCCESS, episode_of
 from flowrl.envs.managers.base import Episode, Manager, StepResult
+from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import classic_interface
+from flowrl.envs.managers.shared_memory import INNER_END, RECORDED_END
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import ONE_REWARD, Observations, checked_row, find_unusable, row_of, shared_memory, write_rows
-from flowrl.envs.wrappers import has_raw_returns, pack, unpack
+from flowrl.envs.wrappers import has_raw_returns, is_recorder, layers, pack, recorder, stats_key, unpack
 from flowrl.errors import ConfigError, SchemaError
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -59,13 +64,30 @@ class VectorEnvManager(Manager):
         self._mode = _autoreset_mode(vector_env, autoreset)
         self.autoreset = _WORDS[self._mode]
         self.raw_returns = has_raw_returns(vector_env)
-        self._env = vector_env
+        self._use(vector_env)
         base = vector_env.unwrapped
         self._own_seeds = isinstance(base, SyncVectorEnv | AsyncVectorEnv)
         # gymnasium 1.4: without shared memory a worker forgets, in reset(), that it has just been reset.
         self._resets_twice = isinstance(base, AsyncVectorEnv) and not base.shared_memory
         self._pending = np.zeros(self.num_envs, np.bool_)  # NEXT_STEP: those that ignore the next action
         self._reseed = np.zeros(self.num_envs, np.bool_)  # DISABLED: those that seed() has yet to reach
+        # Those that ended before their recorder did: whether the episode did, their reset tells (T9).
+        self._open: dict[int, tuple[int, float, int, int]] = {}
+
+    def _use(self, vector_env: AnyVectorEnv) -> None:
+        self._env, base = vector_env, vector_env.unwrapped
+        self._copies = base if isinstance(base, Copies) else None
+        self._inner: list[Any] = [None] * self.num_envs  # recorders of single environments
+        if isinstance(base, SyncVectorEnv):
+            self._inner = [recorder(env) for env in base.envs]
+        elif isinstance(base, AsyncVectorEnv):
+            known = base.call("has_wrapper_attr", "episode_lengths")
+            self._inner = [_Far(base, env_id) if has else None for env_id, has in enumerate(known)]
+        around = [layer for layer in layers(vector_env) if is_recorder(layer)]
+        self._around = around[-1] if around and not any(self._inner) else None
+        # One that another library makes may have recorders inside, whose form alone tells.
+        self._foreign = not around and not isinstance(base, SyncVectorEnv | AsyncVectorEnv)
+        self._told = self._copies is not None or any(self._inner) or self._around is not None
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
         chosen = self._checked_actions(actions)
@@ -103,7 +125,9 @@ class VectorEnvManager(Manager):
         self._return = np.add(self._return, reward)
         ends = self.done.nonzero()[0]
         ended = ends.tolist()
-        if infos:
+        if self._open:
+            self._settle()
+        if infos or self._told:
             for env_id in ended:
                 self._end(env_id, infos)
         elif ended:
@@ -117,6 +141,7 @@ class VectorEnvManager(Manager):
                 _refuse_unusable(arrived)
             else:
                 self._begin_some(ended, self._buffers[at])
+                self._settle()
         self._at = at
         return self._result(arrived, reward, terminated, truncated, acted)
 
@@ -136,20 +161,45 @@ class VectorEnvManager(Manager):
         self._reseed.fill(True)
 
     def _end(self, env_id: int, infos: Mapping[str, Any]) -> None:
-        # If the environment has reset itself already, the top level describes the new episode.
-        last = infos
-        if self._mode is AutoresetMode.SAME_STEP:
-            last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
-        success = last["is_success"][env_id] if _masked(last, "is_success", env_id) else None
-        return_, length = self._recorded(env_id, infos, last) or (self._return[env_id], self.t[env_id])
-        self._finish(
-            env_id,
-            int(self.episode_id[env_id]),
-            float(return_),
-            int(length),
-            success=-1 if success is None else int(bool(success)),
-        )
+        inner, info = self._inner[env_id], self._last_info(env_id, infos)
+        found = figures(info, inner)
+        if inner is None and (around := self._around or self._foreign):
+            record = episode_of(info.get(stats_key(around)))
+            if record is not None:
+                found = RECORDED_END, *record, found[3]
+            elif self._around is not None:
+                found = INNER_END, 0.0, 0, found[3]
+        episode = int(self.episode_id[env_id]), float(self._return[env_id]), int(self.t[env_id])
         self._next_episode(env_id)
+        if inner is not None and found[0] == INNER_END and self._mode is not AutoresetMode.SAME_STEP:
+            self._open[env_id] = *episode, found[3]
+            return
+        forget(inner)
+        self._finish(env_id, *episode, *found)
+
+    def _last_info(self, env_id: int, infos: Mapping[str, Any]) -> Any:
+        """The info of the step that ended an episode, as far as it counts."""
+        # If the environment has reset itself already, the top level describes the new episode.
+        has_reset = self._mode is AutoresetMode.SAME_STEP
+        if self._copies is not None:
+            return (self._copies.final if has_reset else self._copies.infos)[env_id]
+        last = infos
+        if has_reset:
+            last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
+        info = {key: last[key][env_id] for key in (SUCCESS, ELSEWHERE) if _masked(last, key, env_id)}
+        key = stats_key(self._around or self._inner[env_id])
+        for source in (infos, last):  # a recorder around all of them writes at the top level
+            if _masked(source, key, env_id) and isinstance(record := source[key], Mapping):
+                info[key] = {name: column[env_id] for name, column in record.items()}
+        return info
+
+    def _settle(self) -> None:
+        """Finish the episodes that waited for a reset."""
+        for env_id, (episode_id, return_, length, success) in self._open.items():
+            inner = self._inner[env_id]
+            self._finish(env_id, episode_id, return_, length, *figures({}, inner)[:3], success)
+            forget(inner)
+        self._open = {}
 
     def _end_all(self, env_ids: npt.NDArray[np.intp]) -> None:
         """End episodes without further infos, all at once: of a thousand some end on every step."""
@@ -157,19 +207,6 @@ class VectorEnvManager(Manager):
         self.finished.extend(map(Episode, env_ids.tolist(), *told))
         self.episode_id[env_ids] += 1
         self.t[env_ids], self._return[env_ids] = 0, 0.0
-
-    def _recorded(self, env_id: int, infos: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, int] | None:
-        """Return and length from `info["episode"]`, if a recorder counted below other wrappers (S1)."""
-        for source in (last, infos):
-            if not _masked(source, "episode", env_id):
-                continue
-            episode = source["episode"]
-            # A recorder around the whole vector environment writes no inner masks; under reset masks its
-            # counts are wrong (see `has_raw_returns`).
-            if "_r" not in episode and self._mode is AutoresetMode.DISABLED:
-                continue
-            return episode["r"][env_id], episode["l"][env_id]
-        return None
 
     def _final_obs(self, env_id: int, infos: Mapping[str, Any]) -> Any:
         if not _masked(infos, "final_obs", env_id):
@@ -192,9 +229,18 @@ class VectorEnvManager(Manager):
         # VectorEnv.reset is typed for one seed; Sync- and AsyncVectorEnv take one for each environment.
         seed: Any = seeds if self._own_seeds else seeds[0]
         obs, infos = self._env.reset(seed=seed)
-        self.unasked_mask = unasked_mask(infos, self.observation_space)
+        if self._mode is AutoresetMode.SAME_STEP and "final_obs" in infos:
+            raise SchemaError(
+                "the info of a reset has 'final_obs', where a vector environment that resets itself on the same step "
+                "keeps the last observation: give it another name, or take the NEXT_STEP mode"
+            )
+        told = infos if self._copies is None else self._copies.infos[0]
+        self.unasked_mask = unasked_mask(told, self.observation_space)
         self._take(obs, self._buffers[self._at])
         self._reseed.fill(False)
+        self._settle()
+        for inner in self._inner:
+            forget(inner)
         if not self._resets_twice:
             self._pending = np.zeros(self.num_envs, np.bool_)
 
@@ -226,17 +272,20 @@ class VectorEnvManager(Manager):
             "envs": [pack(self._env)],
             "pending": self._pending.tolist(),
             "reseed": self._reseed.tolist(),
+            "open": [[env_id, *of] for env_id, of in self._open.items()],
         }
 
     def _load_envs(self, state: dict[str, Any]) -> None:
         packed = state["envs"][0]
         saved = None if packed is None else unpack(packed, "the vector environment")
+        self._open = {env_id: tuple(of) for env_id, *of in state.get("open", ())}
         if saved is None:
             self._cut(range(self.num_envs))
             self.done = np.zeros(self.num_envs, np.bool_)
             self._begin_all()
             return
-        replaced, self._env = self._env, saved
+        replaced = self._env
+        self._use(saved)
         replaced.close()
         self._pending = np.array(state["pending"], np.bool_)
         self._reseed = np.array(state["reseed"], np.bool_)
@@ -246,6 +295,51 @@ class VectorEnvManager(Manager):
 
     def _close(self) -> None:
         self._env.close()
+
+
+class Copies(SyncVectorEnv):
+    """Copies of an environment that flowrl made, with `infos` as each gave them: together they may fit no arrays.
+
+    In SAME_STEP mode `final` has those of last steps.
+    """
+
+    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], autoreset_mode: AutoresetMode) -> None:
+        self.infos: list[Any] = [None] * len(envs)
+        self.final: list[Any] = [None] * len(envs)
+        super().__init__([partial(_itself, env) for env in envs], autoreset_mode=autoreset_mode)
+
+    def _add_info(self, vector_infos: dict[str, Any], env_info: Any, env_num: int) -> dict[str, Any]:
+        ended = self._terminations[env_num] or self._truncations[env_num]
+        if ended and self.autoreset_mode is AutoresetMode.SAME_STEP and self._is_last(env_info, env_num):
+            self.final[env_num] = env_info["final_info"]
+            return super()._add_info(vector_infos, {"final_obs": env_info["final_obs"]}, env_num)
+        self.infos[env_num] = env_info
+        return vector_infos
+
+    def _is_last(self, env_info: Any, env_num: int) -> bool:
+        """Whether it is of SyncVectorEnv's making, as which an environment's own may look (R6)."""
+        return isinstance(env_info, dict) and env_info.get("final_obs") is self._env_obs[env_num]
+
+    def __getstate__(self) -> dict[str, Any]:
+        nothing = [None] * self.num_envs  # what a step has told counts in that step
+        return {**self.__dict__, "infos": nothing, "final": nothing}
+
+
+def _itself(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return env
+
+
+class _Far:
+    """The recorder of an environment in a process of gymnasium's."""
+
+    episode_returns = 0.0  # not asked for
+
+    def __init__(self, env: AsyncVectorEnv, env_id: int) -> None:
+        self._env, self._id = env, env_id
+
+    @property
+    def episode_lengths(self) -> int:
+        return int(self._env.get_attr("episode_lengths")[self._id])
 
 
 def _refuse_unusable(store: Observations, what: str = "observation") -> None:
