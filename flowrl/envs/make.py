@@ -8,6 +8,7 @@ import shlex
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -395,7 +396,7 @@ class EnvFactory:
             raise
 
     def _made(self, num_envs: int, vectorized: bool) -> Any:
-        args = own(dict(self.env_args), self.spec)
+        args = dict(self.env_args)
         if is_object(self.spec):
             if args:
                 raise ConfigError(f"env_args {args} come too late: {name_of(self.spec)} is made already")

@@ -52,7 +52,7 @@ def factory_of(spec: object) -> Callable[..., Any]:
     """
     if not isinstance(spec, str):
         assert callable(spec), spec
-        return own_arguments(spec)
+        return spec
     module_name, colon, name = spec.partition(":")
     if not colon:
         return partial(_from_gymnasium, spec)
@@ -92,11 +92,12 @@ def function_of(path: str, what: str) -> Callable[..., Any]:
 
 
 def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> Any:
-    """Call the factory that `spec` names with these arguments.
+    """Call the factory that `spec` names with copies of these arguments.
 
-    Raises: ConfigError if the id does not exist, or the environment rejects an argument. An error of a callable
-    without arguments keeps its type.
+    Raises: ConfigError if the id does not exist, the environment rejects an argument, or one cannot be copied. An error
+    of a callable without arguments keeps its type.
     """
+    factory, args = own_arguments(factory), own(dict(args), spec)
     try:
         return factory(**args)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:

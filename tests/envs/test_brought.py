@@ -76,7 +76,7 @@ def _rows(obs: object) -> object:
 
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_what_is_brought_is_learned_from_and_reported_as_in_a_plain_loop(name: str, kind: str) -> None:
-    """R3, T3: the rows are those of what was brought, and the returns those of the environment alone."""
+    """R1, R3, R6, S9, T3: rows are those of what was brought; returns and wins those of the environment alone."""
     case = CASES[name]
     args = copy.deepcopy(case.args)
     if message := case.refused.get(kind, case.refused.get(family(kind))):

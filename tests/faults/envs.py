@@ -16,8 +16,37 @@ FAULTY = "tests/envs/managers/test_subprocess_faults.py::"
 PROCESSES = "tests/envs/managers/test_processes.py::"
 
 UNUSABLE = ENVS + "managers/test_unusable_numbers.py::"
+BROUGHT = ENVS + "test_brought.py::test_what_is_brought_is_learned_from_and_reported_as_in_a_plain_loop"
 
 FAULTS = [
+    Fault(
+        "R1",
+        "flowrl/envs/spec.py",
+        "return copy.deepcopy(args)",
+        "return args",
+        BROUGHT,
+    ),
+    Fault(
+        "R3",
+        "flowrl/envs/managers/vector.py",
+        "self._inner = [recorder(env) for env in base.envs]",
+        "pass",
+        BROUGHT,
+    ),
+    Fault(
+        "R6",
+        "flowrl/envs/infos.py",
+        "if info is None or isinstance(info, Mapping):",
+        "if isinstance(info, Mapping):",
+        BROUGHT,
+    ),
+    Fault(
+        "S9",
+        "flowrl/envs/infos.py",
+        "won = _truth(info.get(ELSEWHERE))",
+        "won = None",
+        BROUGHT,
+    ),
     Fault(
         "T4",
         "flowrl/envs/adapters/dm_env.py",
@@ -126,8 +155,8 @@ FAULTS = [
     Fault(
         "T9",
         "flowrl/envs/managers/env_runner.py",
-        "if inner is not None and inner.episode_lengths > 0:",
-        "if False:",
+        "INNER_END if running(inner)[1] else OWN_END",
+        "OWN_END",
         "tests/envs/managers/test_local.py::test_a_lost_life_is_no_episode_end_for_the_statistics",
     ),
     Fault(
@@ -195,9 +224,9 @@ FAULTS = [
     ),
     Fault(  # the end that a wrapper above the recorder decides
         "S1",
-        "flowrl/envs/managers/env_runner.py",
-        "if (found := recorded(inner, info)) is not None:",
-        "if (found := None if running(inner)[1] else recorded(inner, info)) and not isinstance(inner, Recording):",
+        "flowrl/envs/wrappers.py",
+        "if self.episode_lengths and not self._over:",
+        "if False:",
         ENVS + "test_wrapping.py::test_returns_are_raw_where_a_wrapper_cuts_the_episode",
     ),
     Fault(

@@ -169,13 +169,13 @@ class VectorEnvManager(Manager):
                 found = RECORDED_END, *record, found[3]
             elif self._around is not None:
                 found = INNER_END, 0.0, 0, found[3]
-        episode = int(self.episode_id[env_id]), float(self._return[env_id]), int(self.t[env_id])
+        episode_id, return_, length = int(self.episode_id[env_id]), float(self._return[env_id]), int(self.t[env_id])
         self._next_episode(env_id)
         if inner is not None and found[0] == INNER_END and self._mode is not AutoresetMode.SAME_STEP:
-            self._open[env_id] = *episode, found[3]
+            self._open[env_id] = episode_id, return_, length, found[3]
             return
         forget(inner)
-        self._finish(env_id, *episode, *found)
+        self._finish(env_id, episode_id, return_, length, *found)
 
     def _last_info(self, env_id: int, infos: Mapping[str, Any]) -> Any:
         """The info of the step that ended an episode, as far as it counts."""
