@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _Settings = TypeVar("_Settings")
 
+#: The value of `network` for the network of the Atari papers.
+NATURE = "nature"
+
 #: A field that attrs has not built yet: what `attrs.field` and the functions below return.
 _Field = type(attrs.field())
 
@@ -205,7 +208,13 @@ class PolicySettings(Settings):
     act_backend: str = setting(
         "torch", "library that computes actions: torch; numpy; auto: numpy on the CPU if it can", resume="rounding"
     )
-    network: str | None = setting(None, "module:Class of an observation encoder that replaces the built-in one")
+    network: str | None = setting(
+        None, "nature: the network of the Atari papers; module:Class of an encoder that replaces the built-in one"
+    )
+    #: A table has the orders of the entries of a Dict, by name. See `flowrl.envs.pictures`.
+    image_axes: str | dict[str, Any] | None = setting(
+        None, "order of the axes of pictures, as HWC or SCHW (S: a stack); none: numbers; None: what their shape says"
+    )
     precision: Literal["float32", "bfloat16", "float16"] = setting(
         "float32", "number format of learning: float32, bfloat16, or float16 (GPU only)"
     )

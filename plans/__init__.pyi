@@ -83,6 +83,7 @@ class _Settings(TypedDict, total=False):
     eval_wrappers: list[str] | None
     goal_episodes: int
     grad_clip_value: float | None
+    image_axes: str | dict[str, Any] | None
     info_keys: list[str] | dict[str, Any]
     journal: bool
     max_worker_restarts: int

@@ -273,15 +273,16 @@ def run(
         best = directory.path / "policy.pt"
         complete = with_end(built, workers, config, "flowrl run", save=best, **attrs.asdict(budget))
         complete.check()
-        if earlier is None and not quiet and (constant := constant_schedules(built, config)):
-            click.echo(f"{constant}: --stop-steps sets one")
+        first = workers.networks if earlier is None else []
+        if earlier is None and (constant := constant_schedules(built, config)):
+            first = [*first, f"{constant}: --stop-steps sets one"]
         if earlier is not None and (spent := spent_rate(built, config, budget.steps)):
             logging.getLogger("flowrl").warning("%s --set %s", *spent)
         complete = _watched(complete, taps, breaks, debug=debug)
         title = f"{plan_file.name} {config.env or config['data']} seed {config.seed}"
         session = Session.of(complete, workers, config, title, directory, budget, complain=complained, earlier=earlier)
         session.about = {**about, **({"inserts": [*inserts]} if inserts else {})}
-        session.forked = forked
+        session.forked, session.first_lines = forked, first
         session.span, session.trace = ctx.meta.get("flowrl.profiled", (None, None))
         code = session.run(ctx.meta["flowrl.command"], quiet=quiet)
     finally:
@@ -425,10 +426,12 @@ def autotune(
 @plan_argument()
 @plan_options
 def explain(plan: str, **options: Any) -> None:
-    """Show PLAN as a tree, without running it."""
+    """Show PLAN as a tree, and what the network of its policy is, without running it."""
     from flowrl.inspect.explain import explain
 
-    _show(explain(_built(plan, **options), columns=shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+    built, networks = _built(plan, **options)
+    tree = explain(built, columns=shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    _show("\n".join([tree, *networks]))
 
 
 @cli.command()
@@ -623,7 +626,7 @@ def check(plan: str, **options: Any) -> None:
     """
     from flowrl.inspect.check import examine, explain_checked
 
-    built = _built(plan, **options)
+    built, _ = _built(plan, **options)
     findings = examine(built)
     _show(explain_checked(built, findings))
     if findings.problems:
@@ -637,7 +640,7 @@ def check(plan: str, **options: Any) -> None:
 @click.argument("file", type=FILE)
 def draw(plan: str, file: str, **options: Any) -> None:
     """Draw PLAN to FILE, an .svg picture or .mmd text for Mermaid, without running it."""
-    _built(plan, **options).draw(file)
+    _built(plan, **options)[0].draw(file)
 
 
 @cli.command()
@@ -877,15 +880,16 @@ def _check_of_run(ctx: click.Context, plan: str, *others: str) -> None:
         raise ConfigError(f"{plan} is the directory of a run, which has its settings: leave {', '.join(extra)} out")
 
 
-def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> Plan:
-    """Build a plan for inspection only."""
+def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> tuple[Plan, list[str]]:
+    """Build a plan for inspection only; and what its networks are, in a line each."""
     from flowrl.cli.insert import inserted
     from flowrl.trainer.plan_file import load_plan_file
 
     plan_file = load_plan_file(plan)
     workers, built = plan_file.build(_configured(plan_file, {}, **options))
+    networks = workers.networks
     workers.close()
-    return inserted(built, inserts)
+    return inserted(built, inserts), networks
 
 
 def _reporting(config: Configuration, budget: Budget) -> Configuration:

@@ -22,9 +22,10 @@ from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, schema_of
 from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.masks import choices_of
+from flowrl.envs.pictures import ATTRIBUTE, declaration_of, declared, picture_of
 from flowrl.envs.spaces import dict_form, fits, make_store, start_of
 from flowrl.envs.spec import importable
-from flowrl.errors import DatasetError, SchemaError, did_you_mean
+from flowrl.errors import ConfigError, DatasetError, SchemaError, did_you_mean
 
 if TYPE_CHECKING:
     from flowrl.envs import Environments
@@ -166,14 +167,14 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
         return {"kind": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
     if isinstance(space, spaces.Box):
         bounds = {"low": _plain(space.low), "high": _plain(space.high)}
-        return {"kind": "Box", "dtype": str(space.dtype), **bounds, "shape": list(space.shape)}
+        return {"kind": "Box", "dtype": str(space.dtype), **bounds, "shape": list(space.shape), **_axes(space)}
     if isinstance(space, spaces.Discrete):
         return {"kind": "Discrete", "dtype": str(space.dtype), "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
         nvec, start = space.nvec.tolist(), space.start.tolist()
         return {"kind": "MultiDiscrete", "dtype": str(space.dtype), "nvec": nvec, "start": start}
     if isinstance(space, spaces.MultiBinary):
-        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
+        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape), **_axes(space)}
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
     if isinstance(space, HybridActions):
@@ -196,20 +197,38 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
             shape = tuple(found.get("shape", low.shape))  # which earlier versions did not write
             if math.prod(shape) > LARGEST:
                 raise ValueError(f"a space of more than {LARGEST:,} numbers")
-            return spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), shape, dtype.type)
+            return declared(
+                spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), shape, dtype.type),
+                found.get(ATTRIBUTE, _axes_then(shape, dtype)),
+            )
         if kind == "Discrete":
             return spaces.Discrete(found["n"], start=found["start"], dtype=np.dtype(found["dtype"]).type)
         if kind == "MultiDiscrete":
             return spaces.MultiDiscrete(found["nvec"], np.dtype(found["dtype"]).type, start=found["start"])
         if kind == "MultiBinary":
-            return spaces.MultiBinary(found["n"])
+            return declared(spaces.MultiBinary(found["n"]), found.get(ATTRIBUTE))
         if kind == "Tuple":
             return spaces.Tuple([space_from_json(part) for part in found["spaces"]])
         if kind == "HybridActions":
             return HybridActions(space_from_json(found["space"]))  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
+    except (
+        *(KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError),
+        ConfigError,  # of axes that do not fit
+    ) as error:
         raise SchemaError(f"a space is malformed: {error!r}") from error
     raise SchemaError(f"a space has the unknown kind {kind!r}")
+
+
+def _axes(space: gymnasium.Space[Any]) -> dict[str, str]:
+    """The order of the axes of a picture, declared or guessed: what was learned by a guess keeps it."""
+    picture = picture_of(space)
+    axes = declaration_of(space) if picture is None else picture.axes
+    return {} if axes is None else {ATTRIBUTE: axes}
+
+
+def _axes_then(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
+    """The order of the axes of a cube in files without it: the first was taken for the channels."""
+    return "CHW" if len(shape) == 3 and len(set(shape)) == 1 and dtype in (np.uint8, np.bool_) else None
 
 
 def _plain(bound: np.ndarray[Any, Any]) -> Any:

@@ -31,6 +31,7 @@ from flowrl.envs.managers.local import EnvManager
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.managers.thread import ThreadEnvManager
 from flowrl.envs.managers.vector import Copies, VectorEnvManager
+from flowrl.envs.pictures import carry, declare_known
 from flowrl.envs.spec import call, factory_of, importable, is_native, name_of, native, own, parameters
 from flowrl.envs.wrappers import layers
 from flowrl.envs.wrapping import Wrap, wrap, wrap_vector, wrapper_of
@@ -386,7 +387,11 @@ class EnvFactory:
                 return wrap_vector(made, self.wrappers)
             if isinstance(made, gymnasium.Env):
                 _check_spaces(made)
-                return of_arrays(wrap(made, self.wrappers))
+                made = wrap(made, self.wrappers)
+                innermost, *_ = around = list(layers(made))[::-1]
+                declare_known(innermost, [innermost.observation_space])
+                carry(around)
+                return of_arrays(made)
             if is_object(self.spec):
                 raise ConfigError(f"{made!r} is no environment: pass a gymnasium id, 'module:factory' or a callable")
             raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")

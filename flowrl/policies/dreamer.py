@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import attrs
 import gymnasium
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
+from flowrl.envs.pictures import picture_of
 from flowrl.errors import ConfigError
 from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import Distribution, MultiCategorical, Product, distribution, way_out
 from flowrl.policies.in_numpy import host
 from flowrl.policies.learning import AllReduce, Learning
-from flowrl.policies.networks import Encoder, OneHotEncoder, encoder, follow, is_image
+from flowrl.policies.networks import Encoder, OneHotEncoder, encoder, follow
 from flowrl.policies.policy import Policy
 from flowrl.policies.recurrent import OF_ONE_EPISODE, RECURRENT_REQUIRES, recurrent_rows
 from flowrl.policies.sampling import Array
@@ -75,7 +75,7 @@ class DreamerPolicy(Policy):
 
     Raises:
         ConfigError: observations that need a network to become numbers, such as those in a dictionary, or that have an
-            action mask; images with other than three axes; no distribution fits the actions; see `Policy` too.
+            action mask; no distribution fits the actions; see `Policy` too.
     """
 
     @attrs.frozen(kw_only=True, slots=False)
@@ -113,13 +113,8 @@ class DreamerPolicy(Policy):
         if isinstance(self.observation_space, spaces.Dict) and ACTION_MASK in self.observation_space.spaces:
             raise ConfigError("Dreamer imagines no action_mask: leave it out of the observations, or take muzero")
         space = self.observation_space
-        if isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) not in (1, 3):
-            raise ConfigError(
-                f"Dreamer's images have three axes, and {space} has {len(space.shape)}: keep or stack channels, as "
-                "GrayscaleObservation(keep_dim=True) and ReshapeObservation do"
-            )
-        if is_image(space) and given.network is None:
-            encoding: Encoder = FlatPixels(cast(spaces.Box, space))
+        if picture_of(space) is not None and given.network is None:
+            encoding: Encoder = FlatPixels(space)
         else:
             encoding = encoder(space, normalize=self.normalize_obs, network=given.network)
         if list(encoding.parameters()):

@@ -18,6 +18,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
+from flowrl.envs.pictures import NATURE_SIDE, picture_of
 from flowrl.envs.spec import name_of
 from flowrl.errors import ConfigError, SchemaError, closest
 from flowrl.policies.distributions import Acting, Distribution, check_choices, way_out
@@ -27,9 +28,7 @@ from flowrl.policies.masks import action_mask, masked, valid_mean
 from flowrl.policies.noisy import NoisyLinear, steps_of, with_noise
 from flowrl.policies.normalize import Normalizer
 from flowrl.policies.sampling import Array
-
-#: Smallest image side for the convolutions of the Atari papers.
-NATURE_SIDE = 36
+from flowrl.settings import NATURE
 
 
 def encoder(
@@ -37,25 +36,34 @@ def encoder(
 ) -> Encoder:
     """A network from observations `[B, ...]` to `[B, features]`.
 
-    Numbers are flattened, discrete values become one-hot vectors, images and planes pass convolutions, and the entries
-    of a dictionary, each encoded like this, are joined in the order of the space, without `action_mask`. With
-    `normalize`, numbers pass a `Normalizer` first; `path` holds the keys that lead to the space. A `network` replaces
-    all of this, see `flowrl.policies.networks.custom_encoder`.
+    Numbers are flattened, discrete values become one-hot vectors, pictures (see `flowrl.envs.pictures.picture_of`)
+    pass convolutions, and the entries of a dictionary, each encoded like this, are joined in the order of the space,
+    without `action_mask`. With `normalize`, numbers pass a `Normalizer` first; `path` holds the keys that lead to the
+    space. The network "nature" has the 512 units of the Atari papers; any other replaces all of this, see
+    `flowrl.policies.networks.custom_encoder`.
 
     Raises:
         ConfigError: the space has no encoding, or the network does not fit.
     """
-    if network is not None:
+    if network not in (None, NATURE):
         return custom_encoder(network, space)
+    made = _built_in(space, normalize, path, network == NATURE)
+    if network == NATURE and not any(isinstance(each, ImageEncoder) and each.is_nature for each in made.modules()):
+        raise ConfigError(
+            f"network={NATURE!r} is for pictures of at least {NATURE_SIDE} pixels a side, but the observation space is "
+            f"{space}: leave it out, or declare a picture by image_axes"
+        )
+    return made
+
+
+def _built_in(space: gymnasium.Space[Any], normalize: bool, path: tuple[str, ...], nature: bool) -> Encoder:
     if isinstance(space, spaces.Dict):
         parts = {name: part for name, part in space.spaces.items() if path or name != ACTION_MASK}
         if not parts:
             raise ConfigError("the observations hold an action_mask alone: add an entry to learn from")
-        return DictEncoder(
-            {name: encoder(part, normalize=normalize, path=(*path, name)) for name, part in parts.items()}
-        )
-    if is_image(space):
-        return ImageEncoder(cast(spaces.Box, space))
+        return DictEncoder({name: _built_in(part, normalize, (*path, name), nature) for name, part in parts.items()})
+    if picture_of(space) is not None:
+        return ImageEncoder(space, nature=nature)
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         features = math.prod(space.shape)
         numbers = normalize and isinstance(space, spaces.Box)
@@ -75,6 +83,11 @@ class Encoder(nn.Module):
 
     features: int
 
+    @property
+    def reads(self) -> str:
+        """What it reads, and how, in words; "" if it reads no observations."""
+        return ""
+
 
 class FlatEncoder(Encoder):
     """Numbers as float32, flattened, and normalized if there is a normalizer."""
@@ -82,6 +95,12 @@ class FlatEncoder(Encoder):
     def __init__(self, features: int, normalizer: Normalizer | None = None) -> None:
         super().__init__()
         self.features, self.normalizer = features, normalizer
+
+    @property
+    def reads(self) -> str:
+        """See `Encoder`."""
+        numbers = f"{self.features:,} number{'s' * (self.features > 1)}"
+        return f"{numbers}, {'normalized, ' if self.normalizer is not None else ''}dense"
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         numbers = obs.reshape(obs.shape[0], self.features)  # also of scalars, `[B]`
@@ -101,7 +120,14 @@ class FlatEncoder(Encoder):
 def part_encoder(part: gymnasium.Space[Any], whole: gymnasium.Space[Any], *, normalize: bool, network: Any) -> Encoder:
     """The `encoder` of some entries of observations, which gets all of them."""
     encoding = encoder(part, normalize=normalize, network=network)
-    return encoding if network is None or part == whole else PartEncoder(encoding, tuple(cast(spaces.Dict, part)))
+    if network in (None, NATURE) or part == whole:
+        return encoding
+    return PartEncoder(encoding, tuple(cast(spaces.Dict, part)))
+
+
+def before_heads(encoder: Encoder, hidden: Sequence[int]) -> list[int]:
+    """The sizes of an encoder's output and of the hidden layers behind it, of which "nature" has none."""
+    return [encoder.features, *([] if isinstance(encoder, ImageEncoder) and encoder.as_in_papers else hidden)]
 
 
 class PartEncoder(Encoder):
@@ -136,6 +162,11 @@ class OneHotEncoder(Encoder):
         super().__init__()
         self.sizes, self.starts, self.features = tuple(sizes), tuple(starts), sum(sizes)
 
+    @property
+    def reads(self) -> str:
+        """See `Encoder`."""
+        return f"{' + '.join(map(str, self.sizes)) if len(self.sizes) < 9 else self.features} choices, one-hot, dense"
+
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         choices = obs.long().reshape(obs.shape[0], len(self.sizes))
         parts = [one_hot(choices[:, i] - start, size) for i, (size, start) in enumerate(zip(self.sizes, self.starts))]
@@ -156,55 +187,60 @@ class OneHotEncoder(Encoder):
         return forward
 
 
-def is_image(space: gymnasium.Space[Any]) -> bool:
-    """Whether observations are images (uint8 with three axes) or planes (bool with three axes, as MinAtar has them)."""
-    return isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) == 3
-
-
 class Pixels(nn.Module):
-    """Images or planes `[B, ...]` as numbers `[B, *shape]` from 0 to 1, which is the highest that the space allows.
+    """Pictures `[B, ...]` as numbers `[B, channels, height, width]`, divided by the largest that their space allows.
 
-    The shape is channels, height, width. The axis with the fewest entries holds the channels, be it the first (stacked
-    frames) or the last.
+    Stacks are folded into the channels: see `flowrl.envs.pictures`.
     """
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
         super().__init__()
-        self.white = max(1, int(space.high.max()))
-        self.channels_last = space.shape[2] < space.shape[0]
-        self.shape = (space.shape[2], *space.shape[:2]) if self.channels_last else space.shape
+        picture = picture_of(space)
+        assert picture is not None, space
+        self.picture, self.shape, self.white = picture, picture.shape, picture.scale
+        self._order = [0, *(1 + axis for axis in picture.order)]
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        pixels = obs.float() / self.white
-        return pixels.permute(0, 3, 1, 2) if self.channels_last else pixels
+        pixels = (obs.float() / self.white).permute(self._order)
+        return pixels if pixels.dim() == 4 else pixels.reshape(-1, *self.shape)
 
 
 class ImageEncoder(Encoder):
-    """Images through convolutions.
+    """Pictures through convolutions.
 
-    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; images smaller than
-    36 pixels pass two layers of 3 x 3 instead.
+    Those of at least 36 pixels a side pass the convolutions of the Atari papers, smaller ones two of 3 x 3. Then come
+    256 units; with `nature` and its convolutions the 512 of the papers, without hidden layers behind.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning".
     """
 
-    def __init__(self, space: spaces.Box, features: int = 256) -> None:
+    def __init__(self, space: gymnasium.Space[Any], *, nature: bool = False) -> None:
         super().__init__()
         self.pixels = Pixels(space)
         channels, *sides = self.pixels.shape
         layers: list[nn.Module]
-        if min(sides) >= NATURE_SIDE:
+        self.is_nature = min(sides) >= NATURE_SIDE
+        if self.is_nature:
             layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
             layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]
         else:
             layers = [nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()]
             layers += [nn.Flatten()]
         with torch.no_grad():
-            width = nn.Sequential(*layers)(torch.zeros(1, channels, *sides)).shape[1]
-        self.layers = nn.Sequential(*layers, nn.Linear(width, features), nn.ReLU())
-        self.features = features
+            width = nn.Sequential(*layers)(torch.zeros(1, *self.pixels.shape)).shape[1]
+        self.as_in_papers = nature and self.is_nature
+        self.features = 512 if self.as_in_papers else 256
+        self.layers = nn.Sequential(*layers, nn.Linear(width, self.features), nn.ReLU())
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         encoded: torch.Tensor = self.layers(self.pixels(obs))
         return encoded
+
+    @property
+    def reads(self) -> str:
+        """See `Encoder`."""
+        kind = "Nature convolutions" if self.is_nature else "convolutions of 3x3"
+        return f"{self.pixels.picture}, {kind}, {self.features} units"
 
 
 class DictEncoder(Encoder):
@@ -215,6 +251,11 @@ class DictEncoder(Encoder):
         self.names = tuple(parts)
         self.parts = nn.ModuleList(parts.values())  # a ModuleDict rejects names such as "a.b"
         self.features = sum(part.features for part in parts.values())
+
+    @property
+    def reads(self) -> str:
+        """See `Encoder`."""
+        return "; ".join(f"{name}: {part.reads}" for name, part in zip(self.names, self.parts))
 
     def forward(self, obs: Any) -> torch.Tensor:
         return torch.cat([part(obs[name]) for name, part in zip(self.names, self.parts)], 1)
@@ -315,10 +356,11 @@ class QNetwork(nn.Module):
         linear = NoisyLinear if noisy else nn.Linear
         self.head = MeanHead() if head is None else head
         width = self.head.width
-        layers = mlp([encoder.features, *hidden], linear=linear, layer_norm=layer_norm)
+        sizes = before_heads(encoder, hidden)
+        layers = mlp(sizes, linear=linear, layer_norm=layer_norm)
         self.trunk = layers.insert(0, encoder).append(nn.ReLU())
-        self.advantage = linear(hidden[-1], actions * width)
-        self.value = linear(hidden[-1], width) if dueling else None
+        self.advantage = linear(sizes[-1], actions * width)
+        self.value = linear(sizes[-1], width) if dueling else None
         steps = [step for network in self._networks for step in steps_of(network)]
         self._noise_parts = [layer.draws for layer, _ in steps if isinstance(layer, NoisyLinear)]
 
@@ -415,8 +457,8 @@ class ActorCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.distribution, self.critic_encoder = encoder, distribution, critic_encoder
-        self.actor = mlp([encoder.features, *hidden, distribution.outputs], nn.Tanh)
-        self.critic = mlp([(critic_encoder or encoder).features, *hidden, 1], nn.Tanh)
+        self.actor = mlp([*before_heads(encoder, hidden), distribution.outputs], nn.Tanh)
+        self.critic = mlp([*before_heads(critic_encoder or encoder, hidden), 1], nn.Tanh)
         orthogonal(self.encoder, last=math.sqrt(2))
         if critic_encoder is not None:
             orthogonal(critic_encoder, last=math.sqrt(2))
@@ -470,6 +512,24 @@ class ActorCriticInNumpy:
         """Values `[B]` alone."""
         value: Array = self.critic((self.critic_encoder or self.encoder)(obs))[:, 0]
         return value
+
+
+def in_words(model: nn.Module, network: Any = None) -> str:
+    """What a model with encoders reads and how many weights it has, "26 numbers, dense, 6,274 weights".
+
+    `network` is the setting that it was made by.
+    """
+    found: dict[str, None] = {}
+    ahead: list[nn.Module] = [model]
+    while ahead:
+        each = ahead.pop()
+        if isinstance(each, Encoder) and each.reads:
+            found[each.reads] = None
+        else:
+            ahead += reversed(list(each.children()))
+    own = [] if network in (None, NATURE) else [f"network {name_of(network)}"]
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return ", ".join([*own, *found, f"{weights:,} weights" if weights < 100_000 else f"{weights / 1e6:.2g} M weights"])
 
 
 #: The form of a user's network.

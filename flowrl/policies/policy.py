@@ -18,6 +18,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.envs.masks import check_mask
+from flowrl.envs.pictures import declared
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.policies.compiled import CompiledLoss
 from flowrl.policies.devices import pick_device
@@ -34,7 +35,7 @@ from flowrl.policies.torch_rng import TorchStream
 from flowrl.policies.weights import check_numbers, load_optimizer
 from flowrl.saved import Saved, load_whole
 from flowrl.schedules import NumberOrSchedule, Schedule, schedule, value_at
-from flowrl.settings import PolicySettings, construct, positive, scheduled
+from flowrl.settings import NATURE, PolicySettings, construct, positive, scheduled
 
 #: The backends that compute actions: the torch model; its numpy twin; the twin on the CPU if the model has one.
 ACT_BACKENDS = ("torch", "numpy", "auto")
@@ -153,6 +154,7 @@ class Policy(abc.ABC):
         self.settings = given = construct(self.Settings, settings)
         if given.act_backend not in ACT_BACKENDS:
             raise ConfigError(f"act_backend={given.act_backend!r} is no backend; take one of {', '.join(ACT_BACKENDS)}")
+        observation_space = declared(observation_space, given.image_axes)
         check_mask(observation_space, action_space)
         self.observation_space, self.action_space = observation_space, action_space
         self.learning_rate, self.learning_rates = given.schedule_of("learning_rate"), dict(learning_rates or {})
@@ -234,7 +236,7 @@ class Policy(abc.ABC):
     @contextmanager
     def learning(self) -> Iterator[None]:
         """The context of forwards in learning: a user's network is in train mode and draws from the stream (D6)."""
-        if self.settings.network is None:  # built-in networks have no train mode, and draw nothing
+        if self.settings.network in (None, NATURE):  # built-in networks have no train mode, and draw nothing
             yield
             return
         self.model.train()

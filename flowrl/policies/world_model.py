@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import nn
 
 from flowrl.errors import ConfigError
@@ -100,12 +100,17 @@ def layers(before: int, hidden: Sequence[int], after: int, *, zeros: bool = Fals
 
 
 class FlatPixels(Encoder):
-    """Images or planes as numbers from 0 to 1, `[B, channels · height · width]`."""
+    """Pictures as numbers up to 1, `[B, channels · height · width]`."""
 
-    def __init__(self, space: spaces.Box) -> None:
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
         super().__init__()
         self.pixels = Pixels(space)
-        self.shape, self.features = self.pixels.shape, math.prod(space.shape)
+        self.shape, self.features = self.pixels.shape, math.prod(self.pixels.shape)
+
+    @property
+    def reads(self) -> str:
+        """See `Encoder`."""
+        return f"{self.pixels.picture}, convolutions of 4x4"
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         pixels: torch.Tensor = self.pixels(obs)

@@ -14,13 +14,16 @@ from flowrl.engine.workers import WORKER_TIMEOUT
 from flowrl.envs import Environments
 from flowrl.envs.dataset_spaces import SPACES, origin, space_to_json
 from flowrl.envs.make import Seen
+from flowrl.envs.pictures import remarks
 from flowrl.envs.spaces import are_alike
 from flowrl.errors import ConfigError
-from flowrl.policies import Policy
+from flowrl.policies import Policies, Policy
+from flowrl.policies.networks import in_words
 from flowrl.policies.weights import save_weights
 from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.policy_map import Agents, policy_map
 from flowrl.schedules import end_schedules
+from flowrl.settings import NATURE
 
 if TYPE_CHECKING:
     from flowrl.rollout.league import League
@@ -74,6 +77,8 @@ class BaseWorkers:
         if policy is not None:
             self._policy_factory, self._worker_policy = policy, worker_policy or policy
             self._policy = policy(*spaces)
+            if isinstance(self._policy, Policy):
+                self._spaces = self._policy.observation_space, spaces[1]  # with declared pictures
             self._broadcast = Broadcast(self._policy)
 
     @property
@@ -176,6 +181,22 @@ class BaseWorkers:
         """For each policy, by its name in words, its spaces and those that it would be evaluated in."""
         who = policy_map(self._evaluation_env, found.seating, (DEFAULT_POLICY,), None)
         yield "", self._spaces, found[:2] if who is None else who.spaces_of(DEFAULT_POLICY)
+
+    @property
+    def networks(self) -> list[str]:
+        """What the network of each policy reads, and how many weights it has, in a line."""
+        parts: Mapping[str, Any] = self.policy if isinstance(self.policy, Policies) else {"": self.policy}
+        built = {name: each for name, each in parts.items() if isinstance(each, Policy)}
+        return [
+            f"network{name and f' of {name}'}: {in_words(each.model, each.settings.network)}"
+            for name, each in built.items()
+        ]
+
+    def remarks(self) -> list[str]:
+        """What somebody should know of how observations are read by the built-in networks, and can change."""
+        parts = self.policy.values() if isinstance(self.policy, Policies) else [self.policy]
+        built_in = [each for each in parts if isinstance(each, Policy) and each.settings.network in (None, NATURE)]
+        return list(dict.fromkeys(line for each in built_in for line in remarks(each.observation_space)))
 
     def close(self) -> None:
         """Close the environments created here, but not an environment object passed as an argument."""

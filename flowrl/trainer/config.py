@@ -239,7 +239,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 35), ('Settings of every policy.', 7)]
+    [('Settings of every plan.', 35), ('Settings of every policy.', 8)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

@@ -101,6 +101,7 @@ class Session:
     about: Mapping[str, Any] = attrs.field(factory=dict)
     forked: Mapping[str, Any] = attrs.field(factory=dict)
     journal: Recording | None = None  #: of what the run decides
+    first_lines: list[str] = attrs.field(factory=list)  #: to show when it has begun
     span: float | None = None  #: seconds after which the first result ends it, for a profile
     trace: Path | None = None  #: the file of a trace of it
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
@@ -316,6 +317,9 @@ class Session:
                 at += f", with {in_words(self.forked)}" if self.forked else ""
                 at += f"; {again:,} later ones are made again" if again else ""
                 click.echo(at if begun else "no checkpoint yet: beginning anew")
+        if not quiet:
+            for line in self.first_lines:
+                click.echo(line)
         self.plan.draw(self.directory.path / "plan.svg")
         if self.journal is not None:
             header = {"plan": self.about["plan_hash"], "seed": self.seed}

@@ -122,6 +122,8 @@ class Trainer:
         self._directory = self._chosen(out, sinks)
         self.workers = self.make_workers(self.config, None if isinstance(env, str) else env, policy)
         self._describe()
+        for line in self.workers.remarks():
+            log.warning("%s: %s", self.config.env or self.config["data"], line)
         try:
             #: `algorithm` is the result of `execution_plan`, edited by the options of `config`; `plan` evaluates too
             #: if `eval_every` is set.
@@ -374,6 +376,7 @@ class Trainer:
         )
         wanted = {} if goal is None else lower_bounds(budget.wanted)
         self._plan_schedules(budget.steps)
+        begins = self.run is None
         run, session = self._open(budget), self._session
         if goal is not None and goal != self._goal:
             raise ConfigError(
@@ -394,6 +397,9 @@ class Trainer:
 
         ended = run.interrupted = False
         quiet = not (session is not None and bounded if progress is None else progress)
+        if begins and not quiet and self._earlier is None:
+            for line in self.workers.networks:
+                print(line, flush=True)
         with torch_threads(self.config.torch_threads), Interrupts(run) as interrupts:
             if session is not None:
                 session.budget = budget

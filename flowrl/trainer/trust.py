@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from flowrl.envs.adapters.convert import LIBRARIES
 from flowrl.errors import ConfigError
+from flowrl.settings import NATURE
 
 #: Whether to run such code, or a function that is told of it and answers that.
 Trust: TypeAlias = bool | Callable[[str], bool]
@@ -43,7 +44,7 @@ def code_in(values: Mapping[str, Any]) -> list[str]:
         named += [(key, each) for each in (layers if isinstance(layers, (list, tuple)) else [layers])]
     found = [(key, name) for key, name in named if name is not None and not _is_harmless(name)]
     # The network is a class of a module; the machines at an address answer with pickles.
-    found += [(key, values[key]) for key in ("network", "address") if values.get(key) is not None]
+    found += [(key, values[key]) for key in ("network", "address") if values.get(key) not in (None, NATURE)]
     found += [(key, name) for key in ("intrinsic", "agents") if _names_a_function(name := values.get(key))]
     return [f"{key}={name!r}" for key, name in found]
 

@@ -269,6 +269,8 @@ def test_explain_shows_the_plan_and_runs_nothing(folder):
     assert done.exit_code == 0, done.output
     assert "NStep(n=5" in done.stdout
     assert "TrainOneStep" in done.stdout
+    # 4 numbers, two hidden layers of 128, the dueling heads of two actions and of the state.
+    assert done.stdout.splitlines()[-1] == f"network: 4 numbers, dense, {5 * 128 + 129 * 128 + 129 * 3:,} weights"
     assert not (folder / "runs").exists()
 
 

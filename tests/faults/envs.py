@@ -48,6 +48,20 @@ FAULTS = [
         BROUGHT,
     ),
     Fault(
+        "R5",
+        "flowrl/envs/pictures.py",
+        '"HWC" if first < NATURE_SIDE else "CHW"',
+        '"CHW"',
+        ENVS + "test_pictures.py::test_a_plane_of_minatar_is_seen_where_it_is",
+    ),
+    Fault(
+        "R5",
+        "flowrl/envs/pictures.py",
+        'for letter in "SCHW" if letter',
+        'for letter in "CSHW" if letter',
+        ENVS + "test_pictures.py::test_every_picture_has_its_channels_its_sides_and_its_scale",
+    ),
+    Fault(
         "T4",
         "flowrl/envs/adapters/dm_env.py",
         "over and discount == 0, over and discount != 0",

@@ -296,10 +296,6 @@ def test_what_it_cannot_imagine_is_refused() -> None:
     beside = spaces.Dict({"seen": NUMBERS, "image": spaces.Box(0, 255, (8, 8, 3), np.uint8)})
     with pytest.raises(ConfigError, match=r"images in a dictionary and network=\.\.\. are not supported"):
         small(space=beside)
-    with pytest.raises(
-        ConfigError, match=r"three axes, and Box\(0, 255, \(8, 8\), uint8\) has 2: keep or stack channels"
-    ):
-        small(space=spaces.Box(0, 255, (8, 8), np.uint8))
     masked = spaces.Dict({"seen": NUMBERS, "action_mask": spaces.MultiBinary(3)})
     with pytest.raises(ConfigError, match="Dreamer imagines no action_mask: leave it out"):
         small(space=masked, actions=spaces.Discrete(3))

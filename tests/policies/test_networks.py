@@ -15,8 +15,10 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.envs import make_env
 from flowrl.errors import ConfigError
+from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.policies.distributions import Categorical, distribution
-from flowrl.policies.networks import ActorCritic, actions_of, encoder, mlp
+from flowrl.policies.networks import ActorCritic, actions_of, encoder, in_words, mlp
+from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
 from flowrl.policies.torch_rng import TorchStream
 
 IMAGE = spaces.Box(0, 255, (40, 44, 3), np.uint8)
@@ -83,6 +85,51 @@ def test_planes_are_images_of_black_and_white() -> None:
     bytes_.load_state_dict(planes.state_dict())
     seen = observations(spaces.Box(0, 1, (10, 10, 4), bool), 2)
     torch.testing.assert_close(planes(seen), bytes_(255 * seen.to(torch.uint8)))
+
+
+def test_the_network_of_the_atari_papers_by_a_setting() -> None:
+    """Mnih et al. 2015: 8 x 8, 4 x 4 and 3 x 3 on four frames of 84 pixels, 512 units, and the heads on them."""
+    frames, choice = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
+    torso = (4 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64 + (7 * 7 * 64 + 1) * 512
+    for policy, heads in (
+        (PPOPolicy(frames, choice, network="nature"), 513 * 6 + 513),
+        (DQNPolicy(frames, choice, network="nature", dueling=False), 513 * 6),
+    ):
+        assert sum(each.numel() for each in policy.model.parameters()) == torso + heads
+        assert in_words(policy.model) == "pixels 4x84x84, /255, Nature convolutions, 512 units, 1.7 M weights"
+        actions = policy.collect_mode.act(np.zeros((3, 4, 84, 84), np.uint8), np.zeros((3, 9)), 0)["action"]
+        assert actions.shape == (3,)
+    recurrent = RecurrentPPOPolicy(frames, choice, network="nature")
+    assert recurrent.model.encoder.features == 512
+    for small in (spaces.Box(0, 255, (20, 20, 3), np.uint8), spaces.Box(-1, 1, (4,))):
+        with pytest.raises(ConfigError, match="network='nature' is for pictures of at least 36 pixels"):
+            PPOPolicy(small, choice, network="nature")
+    beside = spaces.Dict({"eye": frames, "speed": spaces.Box(-1, 1, (3,))})
+    assert PPOPolicy(beside, choice, network="nature").model.encoder.features == 515
+
+
+def test_a_network_is_said_in_words() -> None:
+    """Its weights are counted by hand."""
+    vector = PPOPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), hidden=(8,))
+    assert in_words(vector.model) == f"4 numbers, dense, {(5 * 8 + 9 * 2) + (5 * 8 + 9)} weights"
+    parts = spaces.Dict({"eye": spaces.Box(0, 255, (40, 44, 3), np.uint8), "n": spaces.Discrete(3)})
+    assert in_words(DQNPolicy(parts, spaces.Discrete(2)).model).startswith(
+        "eye: pixels 3x40x44, /255, Nature convolutions, 256 units; n: 3 choices, one-hot, dense, 0.1"
+    )
+    own = PPOPolicy(spaces.Box(-1, 1, (4,)), spaces.Discrete(2), network=Halves)
+    assert in_words(own.model, Halves).startswith("network Halves, ")
+
+
+class Halves(nn.Module):
+    """A network of one's own."""
+
+    features = 4
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        super().__init__()
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs / 2
 
 
 @pytest.mark.needs("minatar")

@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from flowrl.cli.doctor.child import described, run_in_child
 from flowrl.cli.doctor.probe import Probe, measured
 from flowrl.cli.doctor.report import Diagnosis, Finding, Suggestion, Times, suggest
-from flowrl.cli.doctor.step_checks import CHECKS, check_vector, spaces
+from flowrl.cli.doctor.step_checks import CHECKS, check_vector, network, spaces
 from flowrl.envs import EnvFactory, Environments, EnvManager, VectorEnvManager
 from flowrl.envs.make import is_object
 from flowrl.envs.managers.supervisor import cores
@@ -88,6 +88,8 @@ def _steps(probe: Probe, num_envs: int) -> Iterator[Any]:
         yield Finding("problem", "autoreset" if silent else "spaces", str(error))
         return  # the other checks need a manager
     yield from spaces(manager)
+    yield "a network is made for it"
+    yield from network(manager, env)
     checks = {"it takes random actions": partial(check_vector, manager)} if vector else CHECKS
     for doing, check in checks.items():
         yield doing

@@ -21,11 +21,12 @@ from flowrl.cli.doctor.report import Finding, Level
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs import Manager, VectorEnvManager
 from flowrl.envs.adapters.gym import ClassicEnv
-from flowrl.envs.games.seats import SUCCESS, TABLE
+from flowrl.envs.games.seats import SUCCESS, TABLE, SeatsEnv
 from flowrl.envs.masks import UNASKED, ActionsOfMany, unasked_mask
+from flowrl.envs.pictures import remarks
 from flowrl.envs.spaces import checked_row, dict_form, find_unusable, fits, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
-from flowrl.errors import SchemaError
+from flowrl.errors import ConfigError, SchemaError
 from flowrl.rollout.video import missing
 from flowrl.testing import same
 
@@ -46,6 +47,23 @@ def spaces(manager: Manager) -> Findings:
     elif isinstance(actions, gymnasium.spaces.Box) and not actions.is_bounded():
         yield note("spaces", f"actions are not bounded ({actions}): nothing is clipped or rescaled")
     yield ok("spaces", _plain(f"observations {manager.observation_space}, actions {actions}"))
+
+
+def network(manager: Manager, env: Any) -> Findings:
+    """What PPO's network is for the observations, of each agent in a game, and what to know of it."""
+    from flowrl.policies import PPOPolicy  # and torch
+    from flowrl.policies.networks import in_words
+
+    each: dict[str, Any] = {"": (manager.observation_space, manager.action_space)}
+    if isinstance(env, SeatsEnv):
+        each = {f"{kind.agents[0]}: ": (kind.observation_space, kind.action_space) for kind in env.seating.kinds}
+    for agent, (seen, chosen) in each.items():
+        try:
+            yield ok("network", f"{agent}{in_words(PPOPolicy(seen, chosen, device='cpu').model)} for PPO")
+        except ConfigError as error:
+            yield note("network", f"{agent}none for PPO: {error}")
+        else:
+            yield from (note("network", f"{agent}{line}") for line in remarks(seen))
 
 
 def values(probe: Probe, env: Env) -> Findings:

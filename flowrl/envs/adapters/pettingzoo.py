@@ -13,6 +13,7 @@ import gymnasium
 
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.masks import UNASKED, masked, unasked_mask, with_mask
+from flowrl.envs.pictures import declare_known
 from flowrl.errors import ConfigError, SchemaError, closest
 
 log = logging.getLogger("flowrl")
@@ -94,6 +95,7 @@ class PettingZooGame(Game):
         spaces = {name: env.observation_space(agent) for name, agent in self._ids.items()}
         if masked:
             spaces = {name: with_mask(space, self.action_spaces[name]) for name, space in spaces.items()}
+        declare_known(env, spaces.values())
         self.observation_spaces = spaces
         self.state_space = _said(env, "state_space")
 
@@ -214,6 +216,7 @@ class OneAgentEnv(gymnasium.Env[Any, Any]):
     def __init__(self, env: Any, agent: Any) -> None:
         self.env, self.agent = env, agent
         self.observation_space, self.action_space = env.observation_space(agent), env.action_space(agent)
+        declare_known(env, [self.observation_space])
         self.metadata, self.render_mode = dict(env.metadata), _said(env, "render_mode")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

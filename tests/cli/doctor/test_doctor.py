@@ -31,8 +31,8 @@ def test_a_healthy_environment_has_no_problem() -> None:
     """And nothing to note; all that was looked at is said."""
     found = examined(broken.Healthy)
     assert (found.problems, about(found, "note")) == (0, []), found.lines()
-    looked_at = ["spaces", "values", "endings", "success", "determinism", "memory", "saving", "rendering", "times"]
-    assert about(found, "ok") == looked_at
+    looked_at = ["spaces", "network", "values", "endings", "success", "determinism", "memory", "saving", "rendering"]
+    assert about(found, "ok") == [*looked_at, "times"]
     assert found.times is not None
     assert found.suggestion is not None
     assert (found.suggestion.env_manager, found.options()) == ("local", "--env-manager local")
@@ -166,7 +166,8 @@ def test_gymnasium_s_checker_is_heard() -> None:
 
 def test_a_vector_environment_says_when_it_resets() -> None:
     found = examined(broken.healthy_vector)
-    assert (found.problems, about(found, "ok")) == (0, ["autoreset", "spaces", "endings", "determinism", "times"])
+    looked_at = ["autoreset", "spaces", "network", "endings", "determinism", "times"]
+    assert (found.problems, about(found, "ok")) == (0, looked_at)
     assert "SAME_STEP" in found.findings[0].text
     assert found.suggestion is not None
     assert found.suggestion.env_manager == "vector"
@@ -196,7 +197,7 @@ def test_the_command_tells_people_and_programs() -> None:
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     assert found["problems"] == 1
-    assert {"level": "problem", "about": "rewards"}.items() <= found["findings"][1].items()
+    assert {"level": "problem", "about": "rewards"}.items() <= found["findings"][2].items()
     assert found["times"]["step_median"] <= found["times"]["step_percentile_99"]
     assert found["suggestion"]["env_manager"] in found["suggestion"]["expected"]
     for arguments, message in [
