@@ -61,6 +61,21 @@ def readers_of(plan: Plan) -> dict[int, list[Plan]]:
     return found
 
 
+def on_policy(plan: Plan) -> dict[int, frozenset[int]]:
+    """The readers, by index, whose items reach an operator that needs them `on_policy`, by `id` of the fork (D15)."""
+    found: dict[int, set[int]] = {}
+    for node in graph(plan):
+        for words in node.contract.requires or ():
+            names = words.split(" or ")
+            before = graph(node) if "on_policy" in names else []
+            if any(name in (each.contract.provides or ()) for each in before for name in names):
+                continue  # what makes up for their age, such as V-trace
+            for each in before:
+                if each.kind == "stage" and each.inputs and each.inputs[0].kind == "fork":
+                    found.setdefault(id(each.inputs[0]), set()).add(each.op.index)
+    return {fork: frozenset(readers) for fork, readers in found.items()}
+
+
 def is_hidden(plan: Plan) -> bool:
     """Whether a node is a tap that trees and pictures leave out."""
     return plan.kind == "tap" and plan.contract.hidden

@@ -267,6 +267,8 @@ class Zip(Merge):
 class Fork(Stage):
     """One stream for several readers, the fastest at most `max_lag` items ahead of the slowest.
 
+    Those that learn on-policy are at most one item behind the fastest (D15): what waits for them becomes old.
+
     State: the items that each reader has not read yet.
     """
 
@@ -284,6 +286,7 @@ class Fork(Stage):
     )
     # A prefetch may pull one reader in its thread.
     _lock: threading.Lock = runtime(factory=threading.Lock)
+    on_policy: frozenset[int] = runtime(default=frozenset())  #: the readers that learn on-policy, by index
     visits: Visits | None = runtime()  #: if several threads pull the readers
     queued: dict[int, float] = runtime(factory=dict)  #: seconds that threads waited for their turn, by identifier
 
@@ -295,17 +298,20 @@ class Fork(Stage):
         try:
             if self.queues[reader]:
                 return self.queues[reader].popleft()
-            others = [queue for i, queue in enumerate(self.queues) if i != reader and self.reading[i]]
-            if any(len(queue) >= self.max_lag for queue in others):
+            others = [i for i in range(self.readers) if i != reader and self.reading[i]]
+            if any(len(self.queues[i]) >= self._limit(i) for i in others):
                 return BLOCKED
             item = self.inputs[0].step() if self.visits is None else self.visits.pull(self.inputs[0].step)
             if item.__class__ is not Signal:
                 self.meter.items += 1
-                for queue in others:
-                    queue.append(item)
+                for i in others:
+                    self.queues[i].append(item)
             return item
         finally:
             self._lock.release()
+
+    def _limit(self, reader: int) -> int:
+        return 1 if reader in self.on_policy else self.max_lag
 
     def leave(self, reader: int) -> None:
         with self._lock:
@@ -318,9 +324,10 @@ class Fork(Stage):
         return max(map(len, self.queues)), self.max_lag
 
     def stuck(self) -> list[str]:
-        full = [i for i, queue in enumerate(self.queues) if len(queue) >= self.max_lag]
-        if full:
-            return [f"{self.meter.path}: reader {full[0]} has {self.max_lag} items to read first (max_lag)"]
+        for i, queue in enumerate(self.queues):
+            if len(queue) >= (limit := self._limit(i)):
+                why = "it learns on-policy, so no more may wait for it (D15)" if limit < self.max_lag else "max_lag"
+                return [f"{self.meter.path}: reader {i} has {limit} item{'s' * (limit > 1)} to read first ({why})"]
         return super().stuck()
 
 

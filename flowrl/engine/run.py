@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowrl.engine.context import Context
 from flowrl.engine.gather import Gather
-from flowrl.engine.graph import WIRING, graph, matches, paths
+from flowrl.engine.graph import WIRING, graph, matches, on_policy, paths
 from flowrl.engine.held import REMEDY, changed, resources, same_resource, saveable, state_of, watched
 from flowrl.engine.journal import STATE, Decisions
 from flowrl.engine.labels import Labels, labels_of
 from flowrl.engine.ledger import Ledger, ledger, watch_visits
-from flowrl.engine.merge import Merge
+from flowrl.engine.merge import Fork, Merge
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh
 from flowrl.engine.protocols import ResourceContract
@@ -416,7 +416,7 @@ class Run:
     def _open_stages(self) -> None:
         make_room(self.plan.depth)
         nodes = graph(self.plan)
-        self._makers = _makers(nodes, self.paths)
+        self._makers, self._on_policy = _makers(nodes, self.paths), on_policy(self.plan)
         readers: dict[int, list[Plan]] = {id(node): [] for node in nodes}
         for node in nodes:
             for upstream in node.inputs:
@@ -461,6 +461,8 @@ class Run:
             else:
                 stage.bind(meters[0], [built[id(upstream)] for upstream in node.inputs])
                 stage.gives_remote = takes_remote
+                if isinstance(stage, Fork):
+                    stage.on_policy = self._on_policy.get(id(node), frozenset())
                 if isinstance(stage, Merge):
                     stage.labels = self._labels.of_branches(node)
         else:

@@ -111,6 +111,7 @@ class Training:
                 break
         if not steps:
             return Trained({}, {}, {})
+        learn.say_if_old(max((int(each.max(initial=0)) for each in records[LAG]), default=0), len(steps))
         scalars: dict[str, Any] = {**{name: float(value) for name, value in first.items()}, **_means(steps)}
         scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
         if priorities:

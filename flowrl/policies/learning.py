@@ -27,6 +27,8 @@ log = logging.getLogger("flowrl")
 
 #: Where a loss scale has halved to this, 32 times in a row from its first value, it is not at fault for overflows.
 LEAST_SCALE = 2.0**-16
+#: How many batches old the rows of a loss for fresh ones may be before a run says so.
+MOST_BATCHES = 2
 
 
 class AllReduce(Protocol):
@@ -91,7 +93,7 @@ class Learning(abc.ABC):
 
     compiled: CompiledLoss | None = None  #: what computes the loss and its gradients in place of `loss` and autograd
     _zero_since: int | None = None  #: env steps at which a scheduled rate first was 0
-    _said = False
+    _said = _said_old = False
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -135,6 +137,18 @@ class Learning(abc.ABC):
                 "the learning rate has been 0 since env step %d: the policy learns nothing more. Make the schedule as "
                 "long as the run (schedule_steps), or end it above 0 (learning_rate_end)",
                 self._zero_since,
+            )
+
+    def say_if_old(self, lag: int, updates: int) -> None:
+        """Warn once if rows of a loss for fresh ones are more than two batches of `updates` old (D15)."""
+        if "on_policy" in self.requires and lag > MOST_BATCHES * updates and not self._said_old:
+            self._said_old = True
+            log.warning(
+                "%s learns on-policy, but from rows that are %d versions of the weights old, at %d versions a batch: "
+                "look for a prefetch, a queue or a gather_async that holds them, and make it smaller",
+                type(self.policy).__name__,
+                lag,
+                updates,
             )
 
     @abc.abstractmethod

@@ -7,6 +7,7 @@ from itertools import islice
 import pytest
 
 from flowrl import from_items, from_workers, operator
+from flowrl.engine.operator import declare
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED
 from flowrl.errors import Deadlock
 from flowrl.operators.concurrency import Concurrently
@@ -199,3 +200,34 @@ def test_the_end_of_a_branch_frees_the_one_it_blocked() -> None:
 def test_done_is_repeated() -> None:
     with Concurrently([from_items([1]), from_items([2, 3])], output_indexes=[0]).run() as run:
         assert [run.step() for _ in range(4)] == [1, WORKED, DONE, DONE]
+
+
+@pytest.mark.parametrize(("corrected", "most"), [(False, 0), (True, 7)])
+def test_what_learns_on_policy_falls_one_item_behind_at_most(corrected: bool, most: int) -> None:
+    """D15: unless something makes up for the age of its items, however large `max_lag` is."""
+    made: list[int] = []
+    lags: list[int] = []
+
+    def sample(x: int) -> int:
+        made.append(x)
+        return x
+
+    @declare(requires=("on_policy or corrected",), provides=())
+    def learn(x: int) -> int:
+        lags.append(made[-1] - x)
+        return x
+
+    fresh, rest = from_items(range(64)).for_each(sample).duplicate(2, max_lag=8)
+    correct = declare(provides=("corrected",))(lambda x: x)
+    fresh = fresh.for_each(correct) if corrected else fresh
+    list(Concurrently({"train": fresh.for_each(learn), "rare": rest.batch(8)}, round_robin_weights=[1, 2]))
+    assert len(lags) == 64
+    assert max(lags) == most
+
+
+def test_items_that_would_become_old_are_an_error_where_nobody_can_read_them() -> None:
+    """D15, F8."""
+    learn = declare(requires=("on_policy",), provides=())(lambda x: x)
+    fresh, rest = from_items(range(64)).duplicate(2)
+    with pytest.raises(Deadlock, match=r"reader 0 has 1 item to read first \(it learns on-policy"):
+        list(fresh.for_each(learn).zip(rest.batch(8)))

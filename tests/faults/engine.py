@@ -29,6 +29,20 @@ HELD = "tests/engine/test_held.py::"
 
 FAULTS = [
     Fault(
+        "D15",
+        "flowrl/engine/merge.py",
+        "return 1 if reader in self.on_policy else self.max_lag",
+        "return self.max_lag",
+        MERGE + "test_what_learns_on_policy_falls_one_item_behind_at_most",
+    ),
+    Fault(
+        "D15",
+        "flowrl/learners/training.py",
+        "        learn.say_if_old(",
+        "        (lambda *_: None)(",
+        "tests/learners/test_learners.py::test_old_rows_of_an_on_policy_loss_are_told",
+    ),
+    Fault(
         "D14",
         "flowrl/engine/held.py",
         "for at, part in parts(item))",
@@ -312,8 +326,8 @@ FAULTS = [
     Fault(
         "F7",
         "flowrl/engine/merge.py",
-        "len(queue) >= self.max_lag for queue in others",
-        "len(queue) > self.max_lag for queue in others",
+        "len(self.queues[i]) >= self._limit(i) for i in others",
+        "len(self.queues[i]) > self._limit(i) for i in others",
         MERGE + "test_readers_may_run_at_different_speeds_within_max_lag",
     ),
     Fault(

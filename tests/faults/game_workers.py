@@ -15,13 +15,6 @@ ROWS = HIERARCHY + "test_rows_of_both_parts_are_those_of_a_loop_over_env_steps"
 ESTIMATORS = HIERARCHY + "test_estimators_take_the_discounts_of_rows_in_place_of_gamma"
 
 FAULTS = [
-    Fault(
-        "M12",
-        "plans/ippo.py",
-        "duplicate(len(parts), max_lag=1)",
-        "duplicate(len(parts))",
-        "tests/plans/test_on_policy_plans.py::test_no_policy_waits_with_old_rows_for_the_batch_of_another",
-    ),
     Fault("M10", WORKER, "np.count_nonzero(timed)", "self.manager.num_envs", ROWS),
     Fault("M10", "flowrl/envs/games/seats.py", "self._discount[at] * gain", "gain", ROWS),
     Fault("M10", "flowrl/data/advantages.py", "of_each = discounts(batch, gamma)", "of_each = gamma", ESTIMATORS),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch
@@ -23,6 +24,7 @@ from flowrl.engine.stages import Signal
 from flowrl.errors import ConfigError, PlanError, SchemaError, ValueLost, WorkerDied
 from flowrl.learners import LearnerGroup
 from flowrl.learners.learner import LearnerReport
+from flowrl.learners.training import Training
 from flowrl.operators import GAE, ConcatBatches, ParallelRollouts, TrainOneStep, UpdateKL, UpdateTargetNetwork
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.rollout import WorkerSet
@@ -410,3 +412,17 @@ def test_an_error_of_the_loss_is_the_batchs_and_not_the_groups(two: Any) -> None
         assert run.counters["skipped_items"] == 1
         assert run.counters["trained"] == 64
         assert same(*states(learners))
+
+
+def test_old_rows_of_an_on_policy_loss_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """D15: once, and not of rows that are at most two batches old."""
+    policy = PPOPolicy(Box(-1, 1, (2,)), Discrete(2), hidden=(4,), device="cpu")
+    numbers = np.ones(4, np.float32)
+    columns = dict.fromkeys(("logp", "advantage", "target", "value"), numbers)
+    rows = Batch(obs=np.ones((4, 2), np.float32), action=np.zeros(4, int), **columns, policy_version=np.zeros(4, int))
+    train = Training(num_sgd_iter=2)
+    for version, told in ((4, 0), (5, 1), (50, 1)):
+        policy.version = version
+        train(policy.learn_mode, rows, np.random.default_rng(0))
+        assert len(caplog.messages) == told
+    assert "from rows that are 5 versions of the weights old, at 2 versions a batch" in caplog.messages[0]
