@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,16 +12,20 @@ from flowrl.data import columns as cols
 from flowrl.data.batch import Batch
 from flowrl.errors import SchemaError
 
+#: Columns of one number per step.
+PER_STEP = ("reward", "terminated", "truncated", "mask", "t", "env_id", "episode_id", "policy_version")
+
 
 def is_fragment(batch: Batch) -> bool:
     """Whether the columns are `[T, N, ...]`, in the order of time, and not rows `[B, ...]`.
 
-    `reward`, one number per step, decides; without it the axes that all columns share.
+    A column of one number per step decides, `reward` first; without one the axes that all columns share.
 
     Raises: SchemaError if there are several rewards per step.
     """
     if "reward" not in batch:
-        return len(batch.shape) >= 2
+        told = next((name for name in PER_STEP if name in batch), None)
+        return len(batch.shape if told is None else batch[told].shape) >= 2
     reward, flags = batch["reward"].shape, batch["terminated"].shape if "terminated" in batch else ()
     if 0 < len(flags) < len(reward):
         raise SchemaError(
@@ -30,13 +35,20 @@ def is_fragment(batch: Batch) -> bool:
     return len(reward) >= 2
 
 
+def tells_fragments(batch: Batch) -> bool:
+    """Whether a column of one number per step tells fragments from rows, and not only the axes that columns share."""
+    return any(name in batch for name in PER_STEP)
+
+
 def real_steps(batch: Batch) -> int:
     """The number of steps in a batch, without padding (`mask` 0, N6).
 
     >>> real_steps(Batch(reward=np.ones((3, 2)), mask=[[1, 1], [1, 0], [1, 0]]))
     4
     """
-    return int((batch["mask"] != 0).sum()) if "mask" in batch else batch.rows
+    if "mask" in batch:
+        return int((batch["mask"] != 0).sum())
+    return math.prod(batch.shape[: 1 + is_fragment(batch)]) if len(batch.keys()) else 0
 
 
 def real_rows(batch: Batch, *, fragment: bool | None = None) -> Batch:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 
 from flowrl.data import Batch
-from flowrl.data.steps import is_fragment
+from flowrl.data.steps import is_fragment, tells_fragments
 from flowrl.engine.futures import Future
 from flowrl.engine.protocols import JointWorker
 from flowrl.engine.workers import ask, wait_for
@@ -85,12 +85,12 @@ class GroupAllReduce:
         self._reduce(both, distributed.ReduceOp.MAX)
         return -int(both[0]), int(both[1])
 
-    def share(self, rows: Batch) -> Batch:
-        """This member's part of rows `[B, ...]` or of environments in `[T, N, ...]`; parts differ in size by at most
+    def share(self, rows: Batch, sequences: bool = False) -> Batch:
+        """This member's part of rows `[B, ...]`, or of sequences `[T, B, ...]`; parts differ in size by at most
         one. All rows if there are fewer than members."""
         if not self.one_batch:
             return rows
-        axis = int(is_fragment(rows))
+        axis = int(sequences or (tells_fragments(rows) and is_fragment(rows)))
         count = rows.shape[axis]
         if count < self.size:
             return rows

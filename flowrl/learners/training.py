@@ -11,7 +11,6 @@ import numpy as np
 
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE, array
-from flowrl.data.steps import real_steps
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.schema import Schema
 from flowrl.errors import PlanError, SchemaError
@@ -94,7 +93,7 @@ class Training:
         prepared = learn.prepare(batch)
         records = {LAG: lags(prepared, learn.policy.version)}
         rows = learn.tensors(prepared)
-        real = real_steps(prepared)
+        real = learn.steps(prepared)
         first = learn.over_batch(rows, all_reduce) if real else {}
         parts = self._minibatches(learn, rows, real, generator, all_reduce)
         steps: list[dict[str, Any]] = []
@@ -102,9 +101,9 @@ class Training:
         trained = 0
         for part in parts:
             step = learn.update(part, all_reduce)
-            trained += real if part is rows else real_steps(part)
+            trained += real if part is rows else learn.steps(part)
             if "priority" in step:
-                own = part if all_reduce is None else all_reduce.share(part)
+                own = part if all_reduce is None else all_reduce.share(part, learn.recurrent)
                 priorities.append(_with_places(own, step.pop("priority")))
             steps.append(step)
             if self.target_kl is not None and self._kl(learn, step) > self.target_kl:
@@ -138,7 +137,7 @@ class Training:
 
     def _own_minibatches(self, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce) -> Iterator[Batch]:
         """Equally many for all learners, whatever their rows: a learner with one more step would wait for ever."""
-        fewest, most = all_reduce.least_and_most(rows.rows)
+        fewest, most = all_reduce.least_and_most(len(rows) if rows.keys() else 0)
         count = 1 if self.minibatch_size is None else math.ceil(most / self.minibatch_size)
         if most and fewest < count:
             raise SchemaError(f"learners with {fewest} to {most} rows cannot all take {count} steps: give each as many")

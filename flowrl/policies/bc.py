@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.data.steps import real_rows
 from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import Likely, likely_choice
 from flowrl.policies.in_numpy import Function, in_numpy
@@ -102,7 +101,7 @@ class BCLearning(Learning):
 
     def prepare(self, batch: Batch) -> Batch:
         """Rows without padded steps (N6)."""
-        return real_rows(batch)
+        return self.real_rows(batch)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""

@@ -224,7 +224,7 @@ class FunctionalLearning(Learning):
         prepared = self.policy.prepare(batch)
         if not isinstance(prepared, Batch):
             raise PlanError(f"prepare returned a {type(prepared).__name__}, expected a Batch")
-        return real_rows(prepared)
+        return self.real_rows(prepared) if "obs" in prepared else real_rows(prepared)
 
     def tensors(self, batch: Batch) -> Batch:
         """All columns as tensors on the policy's device; floats and observations in float32."""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import attrs
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import PLACE
-from flowrl.data.steps import real_steps
+from flowrl.data.steps import real_rows, real_steps, tells_fragments
 from flowrl.errors import ConfigError, NotFinite, PlanError
 from flowrl.policies.adam import Adam
 from flowrl.policies.clipping import blamed, check_loss, check_step, clip_norm, culprit
@@ -45,8 +46,8 @@ class AllReduce(Protocol):
         """The minimum and maximum of all learners' numbers."""
         ...
 
-    def share(self, rows: Batch) -> Batch:
-        """The rows of a minibatch of one batch that this learner computes."""
+    def share(self, rows: Batch, sequences: bool = False) -> Batch:
+        """The rows `[B, ...]`, or sequences `[T, B, ...]`, of a minibatch of one batch that this learner computes."""
         ...
 
 
@@ -101,6 +102,24 @@ class Learning(abc.ABC):
     def prepare(self, batch: Batch) -> Batch:
         """Add the columns that the loss needs and the batch lacks; return the batch itself if none is missing."""
         return batch
+
+    def steps(self, prepared: Batch) -> int:
+        """The number of steps of a prepared batch, or of its `tensors`, without padding.
+
+        Not by the axes that columns share: observations and actions may have equally many entries.
+        """
+        told = self.recurrent or tells_fragments(prepared)
+        return real_steps(prepared) if told or not len(prepared.keys()) else len(prepared)
+
+    def real_rows(self, batch: Batch) -> Batch:
+        """The steps of a batch as rows `[B, ...]`; if no column tells what it is, the observation space does."""
+        if tells_fragments(batch):
+            return real_rows(batch)
+        space, column = self.policy.observation_space, batch["obs"]
+        while isinstance(space, spaces.Dict):
+            name = next(iter(space))
+            space, column = space[name], column[name]
+        return real_rows(batch, fragment=len(column.shape) - len(space.shape or ()) >= 2)
 
     def tensors(self, batch: Batch) -> Batch:
         """The columns of a prepared batch that the loss reads, on the policy's device.
@@ -218,7 +237,7 @@ class Learning(abc.ABC):
         values = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
         scalars.pop("priority", None)
         reported = {name: float(value) for name, value in scalars.items()}
-        return Gradients(values, real_steps(batch), reported, version=self.policy.version)
+        return Gradients(values, self.steps(batch), reported, version=self.policy.version)
 
     def apply(self, gradients: Gradients) -> None:
         """Take one optimizer step with these gradients."""
@@ -233,14 +252,14 @@ class Learning(abc.ABC):
         policy = self.policy
         rows = self.over_minibatch(rows)
         if all_reduce is not None:
-            rows = all_reduce.share(rows)
+            rows = all_reduce.share(rows, self.recurrent)
         self._clear_gradients()
         loss, scalars = self._differentiate(rows)
         check_loss(policy.model, loss)
         if all_reduce is None:
             return scalars
         self._check_gradients()  # here it is known whose rows are to blame
-        return self._agreed(scalars, real_steps(rows), all_reduce)
+        return self._agreed(scalars, self.steps(rows), all_reduce)
 
     def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Set the parameters' gradients, which are empty, to those of the loss; return it and its scalars, detached."""

@@ -57,7 +57,8 @@ class Support:
     def numbers(self, logits: Any) -> Array:
         """The means `[...]` of distributions with these logits `[..., atoms]`, as an array of numbers."""
         scores = torch.as_tensor(logits)
-        mean = torch.softmax(scores, -1) @ torch.arange(-self.size, self.size + 1.0, device=scores.device)
+        with torch.autocast(scores.device.type, enabled=False):  # it would round the product to half precision
+            mean = torch.softmax(scores.float(), -1) @ torch.arange(-self.size, self.size + 1.0, device=scores.device)
         return host(mean if self.linear else unscaled(mean))
 
 

@@ -68,7 +68,8 @@ class TwoHot:
 
     def numbers(self, logits: torch.Tensor) -> torch.Tensor:
         """The means `[...]` of distributions with these logits `[..., bins]`."""
-        return logits.float().softmax(-1) @ self.bins
+        with torch.autocast(logits.device.type, enabled=False):  # it would round the product to half precision
+            return logits.float().softmax(-1) @ self.bins
 
     def cross_entropy(self, logits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """−Σ shares(numbers) log p, `[...]`."""

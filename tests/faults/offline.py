@@ -128,9 +128,9 @@ FAULTS = [
         "F13",
         "flowrl/policies/learning.py",
         "        rows = self.over_minibatch(rows)\n        if all_reduce is not None:\n"
-        "            rows = all_reduce.share(rows)\n",
+        "            rows = all_reduce.share(rows, self.recurrent)\n",
         "        if all_reduce is not None:\n"
-        "            rows = all_reduce.share(rows)\n        rows = self.over_minibatch(rows)\n",
+        "            rows = all_reduce.share(rows, self.recurrent)\n        rows = self.over_minibatch(rows)\n",
         ALIKE + "test_learning_from_a_dataset_together_is_that_of_one_learner",
     ),
     Fault(  # statistics of one minibatch instead of running ones

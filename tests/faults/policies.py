@@ -35,10 +35,24 @@ NOT_FINITE = "tests/policies/test_not_finite.py::"
 
 FAULTS = [
     Fault(
+        "Z4",
+        "flowrl/policies/world_model.py",
+        "with torch.autocast(logits.device.type, enabled=False):",
+        "if True:",
+        "tests/policies/test_dreamer_policy.py::test_numbers_are_those_of_float32_in_mixed_precision",
+    ),
+    Fault(
+        "F12",
+        "flowrl/policies/bc.py",
+        "return self.real_rows(batch)",
+        "return real_rows(batch)",
+        "tests/policies/test_offline_policies.py::test_rows_with_as_many_observed_numbers_as_actions_are_rows",
+    ),
+    Fault(
         "D16",
         "flowrl/policies/learning.py",
-        "            rows = all_reduce.share(rows)\n        self._clear_gradients()\n",
-        "            rows = all_reduce.share(rows)\n",
+        "            rows = all_reduce.share(rows, self.recurrent)\n        self._clear_gradients()\n",
+        "            rows = all_reduce.share(rows, self.recurrent)\n",
         PPO_IN_NUMPY + "test_a_step_takes_nothing_of_another_loss",
     ),
     Fault(
@@ -296,7 +310,7 @@ FAULTS = [
     Fault(
         "F13",
         "flowrl/learners/training.py",
-        "all_reduce.share(part)",
+        "all_reduce.share(part, learn.recurrent)",
         "part",
         ALIKE + "test_what_is_drawn_for_a_minibatch_is_that_of_one_learner",
     ),
@@ -387,7 +401,7 @@ FAULTS = [
     Fault(
         "N6",
         "flowrl/learners/training.py",
-        "            trained += real if part is rows else real_steps(part)\n",
+        "            trained += real if part is rows else learn.steps(part)\n",
         "            trained += real if part is rows else part.rows\n",
         RECURRENT_PPO + "test_minibatches_are_whole_sequences_and_padding_is_not_counted",
     ),
@@ -794,17 +808,17 @@ FAULTS = [
     Fault(
         "F13",
         "flowrl/policies/learning.py",
-        "        if all_reduce is not None:\n            rows = all_reduce.share(rows)\n",
-        "        if all_reduce is not None:\n            rows = all_reduce.share(rows)[:2]\n",
+        "        if all_reduce is not None:\n            rows = all_reduce.share(rows, self.recurrent)\n",
+        "        if all_reduce is not None:\n            rows = all_reduce.share(rows, self.recurrent)[:2]\n",
         ALIKE + "test_gradients_are_those_of_one_learner_on_the_joined_batch",
     ),
     Fault(
         "G3",
         "flowrl/policies/learning.py",
         "        rows = self.over_minibatch(rows)\n        if all_reduce is not None:\n"
-        "            rows = all_reduce.share(rows)\n",
+        "            rows = all_reduce.share(rows, self.recurrent)\n",
         "        if all_reduce is not None:\n"
-        "            rows = all_reduce.share(rows)\n        rows = self.over_minibatch(rows)\n",
+        "            rows = all_reduce.share(rows, self.recurrent)\n        rows = self.over_minibatch(rows)\n",
         ALIKE + "test_many_steps_are_those_of_one_learner",
     ),
     Fault(

@@ -303,3 +303,11 @@ def test_what_it_cannot_imagine_is_refused() -> None:
         small(bins=10)
     with pytest.raises(SchemaError, match="keep them in fragments"):
         small().world_mode.prepare(sequences().flat())
+
+
+def test_numbers_are_those_of_float32_in_mixed_precision() -> None:
+    """Z4: autocast would round the product, and be wrong by more than 1."""
+    bins, logits = TwoHot(127), 3 * normal(100, 127)
+    with torch.autocast("cpu", torch.bfloat16):
+        numbers = bins.numbers(logits)
+    assert torch.equal(numbers, logits.softmax(-1) @ bins.bins)

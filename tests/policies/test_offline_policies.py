@@ -15,6 +15,7 @@ from torch import distributions as d
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.learners.training import Training
 from flowrl.plans import CQL
 from flowrl.policies import (
     BCPolicy,
@@ -344,3 +345,13 @@ def test_acting_in_numpy_is_acting_in_torch(kind: Any) -> None:
     for mode in ("collect_mode", "eval_mode"):
         columns = [getattr(each, mode).act(obs, np.full((5, 2), 0.3), 0) for each in (there, here)]
         np.testing.assert_allclose(columns[0]["action"], columns[1]["action"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fragments", [False, True])
+def test_rows_with_as_many_observed_numbers_as_actions_are_rows(fragments: bool) -> None:
+    """F12: shapes tell nothing where both have two numbers a step; the observation space does."""
+    policy = BCPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)), hidden=(8,), device="cpu")
+    shape = (15, 4, 2) if fragments else (60, 2)
+    batch = Batch(obs=np.zeros(shape, np.float32), action=np.zeros(shape, np.float32))
+    trained = Training(minibatch_size=20)(policy.learn_mode, batch, np.random.default_rng(0))
+    assert trained.counters == {"trained": 60, "updates": 3}
