@@ -10,14 +10,24 @@ Contestants take turns in one run. Aims: drawing 2x cpprb, pixels 2x Stable-Base
                                 [--among flowrl stable-baselines3 ...]
 
 With `--among` only some take part: 100 000 rows of pixels are 5.6 GB for each.
+
+    python benchmarks/replay.py --fill 1000000 --folder FOLDER
+
+How much memory is resident after so many rows of DQN on stacks of four frames (eight environments, three-step windows,
+episodes of 1000 steps, every frame another one), and how long do the first checkpoint and one 10 000 rows later take?
+Aim: 8e9 bytes. The checkpoints are removed.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import resource
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -25,6 +35,7 @@ from common import Pair, Row, compare, installed, interleaved, print_machine
 from replay_peers import PEERS, Contest, Contestant, NumpyRing, Rows
 
 from flowrl.data import Batch, RateLimiter, ReplayBuffer
+from flowrl.operators import NStep
 
 DRAWN = 256
 PROVENANCE = ("policy_version", "worker", "env_id", "episode_id", "t")
@@ -106,6 +117,50 @@ def measure(title: str, contest: Contest, rounds: int, repeats: dict[str, int], 
     return rows
 
 
+def fill(rows: int, folder: Path) -> None:
+    """Fill a buffer that shares frames, and print what is resident and what checkpoints take."""
+    envs, steps, episode = 8, 32, 1000
+    noise = np.random.default_rng(0).integers(0, 256, (64, 84, 84), np.uint8)
+    buffer, windows, spent = ReplayBuffer(rows, share_frames=True, seed=0), NStep(3, 0.99), 0.0
+
+    def stacks(time: np.ndarray) -> np.ndarray:
+        """Those of all environments at times `[T]`: the first frame of an episode repeats."""
+        time = time[:, None, None] - np.minimum(time[:, None, None] % (episode + 1), np.arange(3, -1, -1)[None, None])
+        frames = noise[time.repeat(envs, 1) % len(noise)]
+        frames[..., 0, :8] = np.array(time + (np.arange(envs) << 40)[:, None])[..., None].view(np.uint8)
+        return frames
+
+    def collect(more: int) -> None:
+        nonlocal at, spent
+        until = buffer.inserts + more
+        while buffer.inserts < until:
+            step = np.arange(at, at + steps)
+            at += steps
+            time = step + step // episode  # an episode of so many steps has one frame more
+            ends = np.broadcast_to((step % episode == episode - 1)[:, None], (steps, envs))
+            zeros = np.zeros((steps, envs))
+            obs, after = stacks(time), stacks(time + 1)
+            batch = Batch(
+                obs=obs, action=zeros.astype(int), reward=zeros, next_obs=after, terminated=ends, truncated=ends & False
+            )
+            flat = windows(batch)
+            start = perf_counter()
+            buffer.add(flat)
+            spent += perf_counter() - start
+
+    at = 0
+    collect(rows)
+    size = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    print(f"{len(buffer):,} rows: {size / 1e9:.2f}e9 bytes resident; adding a row took {1e6 * spent / rows:.0f} us")
+    for what in ("the first checkpoint", "one 10 000 rows later"):
+        start = perf_counter()
+        buffer.save(folder / "buffer")
+        size = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        print(f"{what}: {perf_counter() - start:.1f} s, {size / 1e9:.2f}e9 bytes resident")
+        collect(10_000)
+    shutil.rmtree(folder / "buffer")
+
+
 def pairs_of(contest: Contest, what: str) -> list[Pair]:
     """Who is compared; the fastest of flowrl with the peers."""
     best = "flowrl, pool" if contest.dtype is np.uint8 else "flowrl"
@@ -128,8 +183,13 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--capacity", type=int, default=1_000_000)
     parser.add_argument("--pixels", type=int, default=20_000, help="56 kB a row and contestant where stored twice")
     parser.add_argument("--among", nargs="+", default=[], metavar="CONTESTANT", help="by the names that are printed")
+    parser.add_argument("--fill", type=int, metavar="ROWS")
+    parser.add_argument("--folder", type=Path, default=Path("."), help="of the checkpoints of --fill")
     options = parser.parse_args(arguments)
     print_machine("numpy", "torch", *PEERS)
+    if options.fill:
+        fill(options.fill, options.folder)
+        return []
     quick = {"draw": 300, "add 256": 100, "add 8": 500}
     slow = {"draw": 20, "add 256": 10, "add 8": 100}
     pixels = Contest(options.pixels, (4, 84, 84), np.uint8, once=False)

@@ -142,6 +142,9 @@ class BufferSettings(Settings):
     buffer_size: int = positive(50_000, "capacity of the replay buffer, in rows")
     learning_starts: int = positive(1_000, "rows in the buffer before the first update")
     replay_ratio: float = positive(64.0, "rows trained on per row collected")
+    share_frames: bool = setting(
+        True, "store frames that wide observations have in common once; changes no result", resume="free"
+    )
 
     def limiter(self, drawn: int, added: int, share: float = 1.0) -> RateLimiter:
         """A rate limiter for `replay_ratio` * `share`, with batches of `drawn` rows and insertions of `added`."""
@@ -176,7 +179,11 @@ class SequenceBufferSettings(BufferSettings):
     def sequences(self, limiter: RateLimiter) -> SequenceReplayBuffer:
         """The buffer of sequences."""
         return SequenceReplayBuffer(
-            self.buffer_size, length=self.sequence_length, overlap=self.overlap, limiter=limiter
+            self.buffer_size,
+            length=self.sequence_length,
+            overlap=self.overlap,
+            share_frames=self.share_frames,
+            limiter=limiter,
         )
 
 
@@ -398,12 +405,11 @@ class NStepBuffer(BufferSettings, PrioritySettings, Option):
         return self._buffer(rows, self.priority_beta_end, None)
 
     def _buffer(self: Any, rows: int, beta: NumberOrSchedule, limiter: RateLimiter | None) -> ReplayBuffer:
+        how: dict[str, Any] = {"gamma": self.gamma, "share_frames": self.share_frames, "limiter": limiter}
         if not self.prioritized:
-            return ReplayBuffer(rows, gamma=self.gamma, limiter=limiter)
+            return ReplayBuffer(rows, **how)
         annealed = schedule(beta, self.priority_beta_end, self.priority_beta_steps)
-        return PrioritizedReplayBuffer(
-            rows, alpha=self.priority_alpha, beta=annealed, gamma=self.gamma, limiter=limiter
-        )
+        return PrioritizedReplayBuffer(rows, alpha=self.priority_alpha, beta=annealed, **how)
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`: learning updates the priorities of the buffer that the rows came from."""

@@ -302,6 +302,7 @@ class _AlphaZero(_Settings, total=False):
     report_every: int
     root_noise: float
     schedule_steps: int | None
+    share_frames: bool
     simulations: int
     temperature: float
     value_coef: float
@@ -345,6 +346,7 @@ class _ApexDQN(_Settings, total=False):
     replay_ratio: float
     replay_shards: int
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -418,6 +420,7 @@ class _C51(_Settings, total=False):
     priority_beta_steps: int | None
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
     v_max: float
@@ -504,6 +507,7 @@ class _CrossQ(_Settings, total=False):
     renorm_warmup: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_entropy: float | None
     temperature: float
 
@@ -544,6 +548,7 @@ class _DDPG(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -632,6 +637,7 @@ class _DQN(_Settings, total=False):
     priority_beta_steps: int | None
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -684,6 +690,7 @@ class _DQfD(_Settings, total=False):
     priority_beta_steps: int | None
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -760,6 +767,7 @@ class _Dreamer(_Settings, total=False):
     report_every: int
     representation_coef: float
     sequence_length: int
+    share_frames: bool
     spread_decay: float
     squash: bool
     target_every: int
@@ -871,6 +879,7 @@ class _HERDQN(_Settings, total=False):
     priority_beta_steps: int | None
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -914,6 +923,7 @@ class _HERSAC(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_entropy: float | None
     target_every: int
     tau: float
@@ -1178,6 +1188,7 @@ class _IQN(_Settings, total=False):
     quantiles: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     target_quantiles: int
     tau: float
@@ -1350,6 +1361,7 @@ class _MASAC(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_entropy: float | None
     target_every: int
     tau: float
@@ -1399,6 +1411,7 @@ class _MBPO(_Settings, total=False):
     real_fraction: float
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_entropy: float | None
     target_every: int
     tau: float
@@ -1447,6 +1460,7 @@ class _MuZero(_Settings, total=False):
     reward_coef: float
     schedule_steps: int | None
     sequence_length: int
+    share_frames: bool
     simulations: int
     support_size: int
     target_every: int
@@ -1587,6 +1601,7 @@ class _QMIX(_Settings, total=False):
     priority_beta_steps: int | None
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -1633,6 +1648,7 @@ class _QRDQN(_Settings, total=False):
     quantiles: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -1681,6 +1697,7 @@ class _R2D2(_Settings, total=False):
     report_every: int
     rescale: bool
     sequence_length: int
+    share_frames: bool
     stored_state: bool
     target_every: int
     tau: float
@@ -1732,6 +1749,7 @@ class _R2D3(_Settings, total=False):
     report_every: int
     rescale: bool
     sequence_length: int
+    share_frames: bool
     stored_state: bool
     target_every: int
     tau: float
@@ -1767,6 +1785,7 @@ class _RBC(_Settings, total=False):
     normalize_obs: bool
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
     temperature: float
@@ -1813,6 +1832,7 @@ class _REDQ(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_critics: int
     target_entropy: float | None
     target_every: int
@@ -1868,6 +1888,7 @@ class _RNDDQN(_Settings, total=False):
     reward_learning_rate: float
     reward_minibatch_size: int | None
     reward_sgd_iter: int
+    share_frames: bool
     target_every: int
     tau: float
 
@@ -1973,6 +1994,7 @@ class _Rainbow(_Settings, total=False):
     priority_beta_steps: int | None
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
     v_max: float
@@ -2016,6 +2038,7 @@ class _SAC(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_entropy: float | None
     target_every: int
     tau: float
@@ -2061,6 +2084,7 @@ class _SACfD(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_entropy: float | None
     target_every: int
     tau: float
@@ -2096,6 +2120,7 @@ class _SQIL(_Settings, total=False):
     normalize_obs: bool
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
     temperature: float
@@ -2189,6 +2214,7 @@ class _TD3(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     target_noise: float
     target_noise_clip: float
@@ -2269,6 +2295,7 @@ class _TQC(_Settings, total=False):
     random_steps: int
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_entropy: float | None
     target_every: int
     tau: float
@@ -2385,6 +2412,7 @@ class _VDN(_Settings, total=False):
     priority_beta_steps: int | None
     replay_ratio: float
     report_every: int
+    share_frames: bool
     target_every: int
     tau: float
 

@@ -43,7 +43,7 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     """Two branches in turn; the buffer's rate limiter keeps `replay_ratio` between them."""
     longest = workers.policy.game.longest
     limiter = config.limiter(config.batch_size, config.num_envs * (longest + config.fragment_steps))
-    buffer = ReplayBuffer(config.buffer_size, limiter=limiter)
+    buffer = ReplayBuffer(config.buffer_size, share_frames=config.share_frames, limiter=limiter)
 
     # (1) Play: each seat searches before it moves. At the end of a game each row learns its outcome, from its seat.
     rollouts = ParallelRollouts(workers, mode="bulk_sync", steps=config.fragment_steps)

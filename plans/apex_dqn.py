@@ -45,7 +45,8 @@ class Config(
     def replay_memory(self, agents: int = 1) -> ReplayActors:
         """Shards, and a rate limiter that keeps `replay_ratio` between storing and learning of so many agents."""
         rows, beta = -(-self.buffer_size // self.replay_shards), schedule(self.priority_beta)
-        shard = partial(PrioritizedReplayBuffer, rows, alpha=self.priority_alpha, beta=beta, gamma=self.gamma)
+        how: dict[str, Any] = {"beta": beta, "gamma": self.gamma, "share_frames": self.share_frames}
+        shard = partial(PrioritizedReplayBuffer, rows, alpha=self.priority_alpha, **how)
         added = self.fragment_steps * self.grouping[1] * self.n_step * agents
         limiter = self.limiter(self.batch_size, added)
         remote = self.num_workers > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import attrs
 
@@ -73,9 +74,10 @@ class Config(DynamicsSettings, SACPolicy.Settings, ReplaySettings, ActingConfig)
             )
         drawn = self.replay_ratio * (1 - share) / self.imagined_ratio
         imagined = RateLimiter(drawn, item, sample_batch=math.ceil((1 - share) * self.batch_size), insert_batch=item)
+        how: dict[str, Any] = {"gamma": self.gamma, "share_frames": self.share_frames}
         return (
-            ReplayBuffer(self.buffer_size, gamma=self.gamma, limiter=real),
-            ReplayBuffer(self.imagined_size, gamma=self.gamma, limiter=imagined),
+            ReplayBuffer(self.buffer_size, **how, limiter=real),
+            ReplayBuffer(self.imagined_size, **how, limiter=imagined),
         )
 
 

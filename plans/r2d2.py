@@ -69,6 +69,7 @@ class Config(
             alpha=self.priority_alpha,
             beta=self.priority_beta,
             eta=self.priority_eta,
+            share_frames=self.share_frames,
             **limited,
         )
 

@@ -47,7 +47,8 @@ def execution_plan(workers: WorkerSet, config: Config) -> Plan:
     data, share = demonstrations_in(config.demonstrations), 1 - config.demonstration_fraction
     added = config.fragment_steps * config.num_envs * workers.num_agents()
     limiter = config.limiter(config.batch_size, added, share)
-    shown, fresh = ReplayBuffer(data.rows), ReplayBuffer(config.buffer_size, limiter=limiter)
+    shown = ReplayBuffer(data.rows, share_frames=config.share_frames)
+    fresh = ReplayBuffer(config.buffer_size, share_frames=config.share_frames, limiter=limiter)
     mixture = MixedReplay(fresh=(fresh, share), demonstrations=(shown, config.demonstration_fraction))
 
     def stored(steps: Plan, buffer: ReplayBuffer, demonstration: bool, reward: float) -> Plan:

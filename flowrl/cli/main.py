@@ -427,11 +427,12 @@ def autotune(
 @plan_options
 def explain(plan: str, **options: Any) -> None:
     """Show PLAN as a tree, and what the network of its policy is, without running it."""
+    from flowrl.inspect.check import schemas_of
     from flowrl.inspect.explain import explain
 
     built, networks = _built(plan, **options)
-    tree = explain(built, columns=shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
-    _show("\n".join([tree, *networks]))
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    _show("\n".join([explain(built, columns=columns, schemas=schemas_of), *networks]))
 
 
 @cli.command()

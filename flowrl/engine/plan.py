@@ -239,9 +239,10 @@ class Plan:
 
     def explain(self) -> str:
         """The plan as a text tree: operators, configuration, where they run, bounds, file:line."""
+        from flowrl.inspect.check import schemas_of
         from flowrl.inspect.explain import explain
 
-        return explain(self)
+        return explain(self, schemas=schemas_of)
 
     def draw(self, path: str | Path) -> None:
         """Write the plan as a picture: a file ".svg", or ".mmd" for Mermaid text."""

@@ -167,6 +167,8 @@ class ResourceContract(Contract):
     """Whether it can be full, so that an item must leave before another enters."""
     caveat: str = optional("")
     """What `explain` says beside the operator that trains it."""
+    kept_once: Callable[[Schema], str] = optional(lambda schema: "")
+    """What it keeps once of items of a schema that repeat it, beside the operator that stores them."""
 
 
 class WorkersContract(Contract):

@@ -50,6 +50,11 @@ def examine(plan: Plan) -> Findings:
     return _Examiner(plan).findings()
 
 
+def schemas_of(plan: Plan) -> dict[str, Schema]:
+    """The schema of each operator's output, by path, whatever problems the plan has."""
+    return examine(plan).schemas
+
+
 def explain_checked(plan: Plan, findings: Findings) -> str:
     """The plan as a tree with the schema of each operator's output: in full for sources and joins, else the changes."""
     by_id, lines = paths(plan), []

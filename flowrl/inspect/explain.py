@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from flowrl.engine.stages import Generated, Stage
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
     from flowrl.engine.run import Run
+    from flowrl.engine.schema import Schema
 
 _WIDEST = 72
 
@@ -37,13 +39,22 @@ class Row:
     note: str = ""
 
 
-def explain(plan: Plan, mark: str | None = None, columns: int | None = None) -> str:
+def explain(
+    plan: Plan,
+    mark: str | None = None,
+    columns: int | None = None,
+    schemas: Callable[[Plan], Mapping[str, Schema]] | None = None,
+) -> str:
     """The text tree of a plan: names, configurations, places, the user's lines; an arrow at the path `mark`.
 
-    Where a line has more than `columns` characters, its place and its line in the source follow below it.
+    Where a line has more than `columns` characters, its place and its line in the source follow below it. `schemas`
+    finds the items on every edge, by which operators that store them say what they keep once.
     """
     by_id = paths(plan)
     rows = rows_of(plan, by_id)
+    if schemas is not None and any(row.node is not None and row.node.contract.into is not None for row in rows):
+        found = schemas(plan)
+        rows = [_with_what_is_kept_once(row, by_id, found) for row in rows]
     heads = [_head(row) for row in rows]
     if mark is not None:
         marked = [row.node is not None and by_id[id(row.node)] == mark for row in rows]
@@ -60,6 +71,13 @@ def explain(plan: Plan, mark: str | None = None, columns: int | None = None) -> 
         else:
             lines += [head, "   " * (mark is not None) + row.bars + "     " + "  ".join(filter(None, details))]
     return "\n".join(lines)
+
+
+def _with_what_is_kept_once(row: Row, by_id: Mapping[int, str], schemas: Mapping[str, Schema]) -> Row:
+    if row.node is None or row.node.contract.into is None:
+        return row
+    kept = ResourceContract(row.node.contract.into).kept_once(schemas[by_id[id(row.node)]])
+    return attrs.evolve(row, note=", ".join(filter(None, (row.note, kept))))
 
 
 def explain_run(run: Run) -> str:

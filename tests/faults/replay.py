@@ -6,6 +6,7 @@ PRIORITIZED = "tests/data/replay/test_prioritized.py::"
 SUM_TREE = "tests/data/replay/test_sum_tree.py::"
 BUFFER = "tests/data/replay/test_buffer.py::"
 SAVED = "tests/data/replay/test_saved.py::"
+SHARED = "tests/data/replay/test_shared_frames.py::"
 STORED_ONCE = "tests/data/replay/test_stored_once.py::"
 ROWS = "tests/data/replay/test_rows.py::"
 SEQUENCES = "tests/data/replay/test_sequences.py::"
@@ -79,6 +80,34 @@ FAULTS = [
         "            if not self.size:\n",
         "            if batch_size > self.size:\n",
         BUFFER + "test_samples_that_cannot_be_drawn_are_refused_and_large_ones_are_not",
+    ),
+    Fault(
+        "B13",
+        "flowrl/data/replay/shared_frames.py",
+        "found[at[~_equal(words, at, _words(block), found[at] - start)]] = -1",
+        "found[at[:0]] = -1",
+        SHARED + "test_frames_that_only_look_alike_are_two",
+    ),
+    Fault(
+        "B13",
+        "flowrl/data/replay/shared_frames.py",
+        "            like[other] = other\n",
+        "",
+        SHARED + "test_frames_that_only_look_alike_are_two",
+    ),
+    Fault(
+        "B13",
+        "flowrl/data/replay/ring_storage.py",
+        "                self._drop_shared(start, kept)\n",
+        "                pass\n",
+        SHARED + "test_draws_equal_those_of_full_storage_and_each_frame_is_there_once",
+    ),
+    Fault(
+        "D12",
+        "flowrl/data/replay/shared_frames.py",
+        "0 if are_referred_to(self._blocks) else min(count, len(self._free))",
+        "min(count, len(self._free))",
+        SHARED + "test_a_large_state_is_lent_and_not_copied",
     ),
     Fault(
         "B1",

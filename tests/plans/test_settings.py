@@ -61,7 +61,8 @@ PLACES: list[Settings] = [
     {"recurrent": "gtrxl", "memory_size": 8},
 ]
 
-#: Who learns where, and how long: see test_async_plans.py, test_on_policy_plans.py and tests/trainer/test_offline.py.
+#: Who learns where, and how long, and what is stored once: see test_async_plans.py, test_on_policy_plans.py,
+#: test_frames_once.py and tests/trainer/test_offline.py.
 NOT_LEARNED = {
     "eval_opponent",
     "eval_simulations",
@@ -73,6 +74,7 @@ NOT_LEARNED = {
     "data",
     "epochs",
     "prefetch",
+    "share_frames",
     "target_return",
 }
 

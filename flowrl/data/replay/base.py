@@ -114,6 +114,10 @@ class Store(abc.ABC):
         """The schema of samples, from the schema of the added items, or of those of each part."""
         return given
 
+    def kept_once(self, given: Schema) -> str:
+        """What added items of this schema repeat and the store keeps once, for `explain`; "" if nothing."""
+        return ""
+
     def drawn_from(self, batch_size: int) -> Sequence[tuple[Store, int]]:
         """The stores that `sample(batch_size)` draws from, with the largest share of each."""
         return [(self, batch_size)]

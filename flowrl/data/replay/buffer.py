@@ -13,11 +13,13 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.replay.base import PADDED, SAVED, Store
+from flowrl.data.replay.columnar import Spec
 from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.frame_stack import newest_frames, stacked_schema
 from flowrl.data.replay.pool import Pool
 from flowrl.data.replay.rate_limiter import RateLimiter
 from flowrl.data.replay.ring_storage import Rings, must_equal
+from flowrl.data.replay.shared_frames import told_form
 from flowrl.data.replay.transitions import check_first, content, needed, one_step, transitions, windows
 from flowrl.data.steps import real_steps
 from flowrl.data.types import Array, Index, New
@@ -36,11 +38,29 @@ class Foretold(Store):
     track_uses: bool
     frame_stack: int
     newest_frame_only: bool
+    share_frames: bool
 
     def schema(self, given: Schema) -> Schema:
         """The schema of samples, from the schema of the added items."""
         drawn = self._schema(given.rows(), "B").having(*(("windows",) if self.n_step > 1 else ()))
         return drawn.having(discount="float32[B]") if "terminated" in given.columns else drawn
+
+    def kept_once(self, given: Schema) -> str:
+        """See `Store.kept_once`.
+
+        >>> given = Schema.of_columns(obs="uint8[B, 4, 84, 84]", next_obs="uint8[B, 4, 84, 84]")
+        >>> ReplayBuffer(10, share_frames=True).kept_once(given)
+        'frames stored once: 4 x 84 x 84 as 84 x 84'
+        """
+        if not self.share_frames:
+            return ""
+        forms = [
+            Spec(np.dtype(column.dtype), tuple(size for size in column.shape if isinstance(size, int)))
+            for name, column in given.columns.items()
+            if name.partition(".")[0] == "obs"
+        ]
+        told = dict.fromkeys(filter(None, map(told_form, forms)))
+        return f"frames stored once: {', '.join(told)}" if told else ""
 
     def _schema(self, given: Schema, *axes: str) -> Schema:
         """The schema of samples with these leading axes, from the schema of the stored rows."""
@@ -90,6 +110,8 @@ class ReplayBuffer(Foretold):
         track_uses: adds the columns `uses`, how often a row was drawn, this time included, and, if `policy_version`
             is stored, `staleness`, the versions by which it is older than the newest one stored; both int64.
         max_uses, max_staleness: rows beyond these limits are no longer drawn (B10); either implies `track_uses`.
+        share_frames: whether to store each frame of wide observations once, in however many stacks and `next_obs` it is
+            (B13); changes no sample. `store_next_obs=False` and `frame_stack` do without.
         directory: a folder for the columns, if they do not fit into memory.
         reuse: whether to draw wide columns into arrays that are no longer referenced, instead of new ones. This saves
             the time to allocate large arrays.
@@ -131,6 +153,7 @@ class ReplayBuffer(Foretold):
         track_uses: bool = False,
         max_uses: int | None = None,
         max_staleness: int | None = None,
+        share_frames: bool = False,
         directory: str | Path | None = None,
         reuse: bool = False,
         limiter: RateLimiter | None = None,
@@ -157,6 +180,7 @@ class ReplayBuffer(Foretold):
         self.gamma = gamma
         self.frame_stack = frame_stack
         self.newest_frame_only = newest_frame_only
+        self.share_frames = share_frames and store_next_obs and frame_stack == 1
         self.track_uses = track_uses or max_uses is not None or max_staleness is not None
         self.tracked = ("uses", "staleness") if self.track_uses else ()
         self.in_order = n_step > 1 or frame_stack > 1 or self._picks
@@ -169,6 +193,7 @@ class ReplayBuffer(Foretold):
             store_next_obs=store_next_obs,
             linked=self._linked or n_step > 1 or frame_stack > 1,
             count_uses=self.track_uses,
+            share_frames=self.share_frames,
             directory=directory,
         )
         limited = self._picks or max_uses is not None or max_staleness is not None
@@ -495,6 +520,7 @@ class ReplayBuffer(Foretold):
             "store_next_obs": self._rings.store_next_obs,
             "frame_stack": self.frame_stack,
             "newest_frame_only": self.newest_frame_only,
+            "share_frames": self.share_frames,
             "track_uses": self.track_uses,
             "max_uses": None if self._limits is None else self._limits.max_uses,
             "max_staleness": None if self._limits is None else self._limits.max_staleness,

@@ -10,12 +10,15 @@ import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from flowrl.data.replay.tree import Leaf
 from flowrl.data.types import Array, Index, New
+
+if TYPE_CHECKING:
+    from flowrl.data.replay.shared_frames import SharedFrames
 
 
 class FinalObservations:
@@ -94,9 +97,16 @@ class RecordColumns:
 
     Columns below 512 bytes per row are fields of one packed record, so that drawing a row touches one place in memory
     instead of one per column; wide columns and objects have their own array. Returned columns are contiguous.
+
+    Args:
+        shared: for columns that hold numbers, what they are numbers of.
     """
 
-    def __init__(self, specs: Mapping[Leaf, Spec], slots: int, new: New) -> None:
+    def __init__(
+        self, specs: Mapping[Leaf, Spec], slots: int, new: New, shared: Mapping[Leaf, SharedFrames] | None = None
+    ) -> None:
+        self.shared = shared or {}
+        specs = {leaf: self.shared[leaf].numbers if leaf in self.shared else spec for leaf, spec in specs.items()}
         packed = [leaf for leaf, spec in specs.items() if spec.bytes < _WIDE and not spec.dtype.hasobject]
         fields = {leaf: str(i) for i, leaf in enumerate(packed)}
         record = np.dtype([(field, *specs[leaf]) for leaf, field in fields.items()])
@@ -121,7 +131,10 @@ class RecordColumns:
             if field is not None:
                 if records is None:
                     records = self._records.take(slots, mode="clip")
-                taken[leaf] = records[field].copy()
+                if frames := self.shared.get(leaf):
+                    taken[leaf] = frames.take(records[field], new)
+                else:
+                    taken[leaf] = records[field].copy()
             elif column.dtype.hasobject:
                 taken[leaf] = column[slots]
             else:

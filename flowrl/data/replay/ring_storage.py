@@ -14,6 +14,7 @@ from flowrl.data.columns import ENDS, PROVENANCE, check_names, describe, episode
 from flowrl.data.replay.base import SAVED
 from flowrl.data.replay.columnar import FinalObservations, RecordColumns, Spec, in_directory, memory
 from flowrl.data.replay.pool import are_referred_to
+from flowrl.data.replay.shared_frames import SharedFrames, shared_axes
 from flowrl.data.replay.tree import Leaf, leaves, nested, under
 from flowrl.data.types import Array, Index, Mask, New
 from flowrl.errors import CheckpointError, ConfigError, SchemaError, did_you_mean
@@ -24,6 +25,9 @@ _PIECE = 2**24
 
 COPIED_WHOLE = 2**22
 """Bytes of rows from which the last copy of a state is kept, to be brought up to date."""
+
+_PUT = 256
+"""Rows whose frames are put at a time."""
 
 _NONE: Index = np.empty(0, np.int64)
 
@@ -41,6 +45,7 @@ class Rings:
             lacks it: at the ends of episodes, and for the newest row of each ring (B2, T6).
         linked: whether to record where episodes begin: `begins`.
         count_uses: whether to count how often rows are drawn: `uses`.
+        share_frames: whether to store frames of wide observations once, see `SharedFrames`; needs `store_next_obs`.
         directory: a folder for the columns, if they do not fit into memory.
     """
 
@@ -52,12 +57,14 @@ class Rings:
         store_next_obs: bool = True,
         linked: bool = False,
         count_uses: bool = False,
+        share_frames: bool = False,
         directory: str | Path | None = None,
     ) -> None:
         self.declared = (capacity, capacity_bytes)
         self.store_next_obs = store_next_obs
         self.linked = linked
         self.count_uses = count_uses
+        self.share_frames = share_frames
         self.directory = directory
         self._clear()
 
@@ -80,6 +87,7 @@ class Rings:
         self._given: tuple[Leaf, ...] = ()
         self._targets: list[Array | None] = []  # in that order, by step; None is not stored
         self._any_begins = False
+        self._shared: list[SharedFrames] = []
         self._last_copy: dict[Leaf, Array] = {}  # of the columns, by step, as they were ...
         self._copied = 0  # ... when so many steps were written
         self._flat_notes: dict[str, Array] = {}  # `begins`, `uses`, and where next_obs is aside or -1, by slot
@@ -100,6 +108,7 @@ class Rings:
         """Bytes allocated."""
         return (
             (0 if self._stored is None else self._stored.bytes)
+            + sum(frames.bytes for frames in self._shared)
             + self._aside.bytes
             + sum(note.nbytes for note in self._flat_notes.values())
         )
@@ -212,7 +221,7 @@ class Rings:
         """Replace columns `[B, ...]` of the rows in slots. Raises: SchemaError for those that are not stored so."""
         for name, column in columns.items():
             stored = self._in_use.arrays.get((name,))
-            if stored is None or stored.shape[1:] != column.shape[1:]:
+            if stored is None or (name,) in self._in_use.shared or stored.shape[1:] != column.shape[1:]:
                 held = "there is none" if stored is None else f"it has {list(stored.shape[1:])} for each row"
                 raise SchemaError(f"cannot replace the column {name!r} by {describe(column)}: {held}")
             stored[slot] = column
@@ -294,6 +303,10 @@ class Rings:
             targets, parts = [*targets, self._notes["uses"]], [*parts, uses]
         if not self.store_next_obs:
             targets, parts = [*targets, self._notes["aside"]], [*parts, self._kept_aside(parts, first, start)]
+        if self._shared:
+            parts = [*self._numbered(parts, first), *parts[len(self._given) :]]
+            if self.written + steps > self.length:
+                self._drop_shared(start, kept)
         if steps <= at_end:
             _copy(parts, targets, start)
         else:
@@ -316,9 +329,10 @@ class Rings:
         if len(shape) not in (1, 2):
             raise SchemaError(f"cannot tell rows from features, no column has one number per row: {batch!r}")
         specs = {leaf: Spec(part.dtype, part.shape[len(shape) :]) for leaf, part in parts.items()}
-        self._allocate(specs, 1 if len(shape) == 1 else shape[1], flat=len(shape) == 1)
+        axes = shared_axes(parts, len(shape)) if self.share_frames else {}
+        self._allocate(specs, 1 if len(shape) == 1 else shape[1], flat=len(shape) == 1, axes=axes)
 
-    def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
+    def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool, axes: Mapping[Spec, int | None]) -> None:
         stored: dict[Leaf, Spec] = dict(specs)
         notes: dict[str, np.dtype[Any]] = {"begins": np.dtype(np.bool_)}
         observed = {leaf: spec for leaf, spec in specs.items() if leaf[0] == "obs"}
@@ -344,6 +358,11 @@ class Rings:
                 f"capacity is {capacity}{why}: {envs} environments need at least {least} "
                 f"{'row each' if least == 1 else 'rows each, as the newest one cannot be drawn yet'}"
             )
+        new = np.empty if self.directory is None else in_directory(self.directory)
+        shared = {spec: SharedFrames(spec, axis, length * envs, new) for spec, axis in axes.items()}
+        of_leaf = {leaf: shared[spec] for leaf, spec in stored.items() if spec in shared}
+        row += sum(frames.frame.bytes for frames in shared.values())
+        row -= sum(frames.spec.bytes - frames.numbers.bytes for frames in of_leaf.values())
         # More than there is in all: the system gives memory only as rows fill it, and would kill the process then.
         size = length * envs * row
         if self.directory is None and (most := memory()) is not None and size > most:
@@ -351,8 +370,8 @@ class Rings:
                 f"capacity={capacity}: so many rows of {row} bytes are {size / 1e9:.3g} GB, but there are only "
                 f"{most / 1e9:.3g} GB of memory; take a capacity below {most // row}, or directory= for rows in files"
             )
-        new = np.empty if self.directory is None else in_directory(self.directory)
-        columns = RecordColumns(stored, length * envs, new)
+        columns = RecordColumns(stored, length * envs, new, of_leaf)
+        self._shared = list(shared.values())
         self._stored, self.capacity, self.length, self.envs, self.flat = columns, capacity, length, envs, flat
         self._aside = FinalObservations({} if self.store_next_obs else observed)
         self._leaves = tuple(stored)
@@ -364,7 +383,9 @@ class Rings:
         self._given = tuple(specs)
         self._like = BatchSignature(specs, None if flat else envs)
         self._any_begins = False
-        self.columns = nested({leaf: columns.arrays[leaf].reshape(length, envs, *specs[leaf].shape) for leaf in stored})
+        self.columns = nested(
+            {leaf: array.reshape(length, envs, *array.shape[1:]) for leaf, array in columns.arrays.items()}
+        )
 
     @property
     def _axes(self) -> int:
@@ -423,6 +444,24 @@ class Rings:
         found[differ] = self._aside.put({leaf: next_obs[differ] for leaf, (_, next_obs) in pairs.items()})
         return found
 
+    def _numbered(self, parts: list[Array], first: int) -> list[Array]:
+        """The written columns from the step `first` on, with numbers of frames in place of what they share."""
+        numbered = []
+        for leaf, part in zip(self._given, parts):
+            if frames := self._in_use.shared.get(leaf):
+                numbers = np.zeros((*part.shape[: self._axes], *frames.numbers.shape), frames.numbers.dtype)
+                numbers[first:] = frames.put(part[first:])
+                part = numbers
+            numbered.append(part)
+        return numbered
+
+    def _drop_shared(self, start: int, steps: int) -> None:
+        """Give up the frames of rows that these steps are about to overwrite."""
+        over = np.arange(start * self.envs, (start + steps) * self.envs) % (self.length * self.envs)
+        over = over[over < self.size]
+        for leaf, frames in self._in_use.shared.items():
+            frames.drop(self._in_use.arrays[leaf][over])
+
     # -- state
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
@@ -446,6 +485,11 @@ class Rings:
             places = self._flat_notes["aside"][: self.size]
             slots = np.flatnonzero(places >= 0)
             state["aside"] = {"slots": slots, "rows": nested(self._aside.take(places[slots])).to_dict()}
+        if self._shared:
+            of: dict[int, list[list[str]]] = {id(frames): [] for frames in self._shared}
+            for leaf, frames in self._in_use.shared.items():
+                of[id(frames)].append(list(leaf))
+            state["shared"] = [{"of": of[id(each)], **each.state_dict(copy=copy)} for each in self._shared]
         return state
 
     def _snapshot(self) -> Batch:
@@ -510,12 +554,33 @@ class Rings:
         specs = {leaf: Spec(column.dtype, column.shape[2:]) for leaf, column in block.items()}
         if not self.store_next_obs:
             specs |= {("next_obs", *leaf[1:]): specs[leaf] for leaf in under("obs", block)}
-        self._allocate(specs, envs, flat=flat)
+        shared = [Saved(each, f"{SAVED}, shared") for each in saved.get("shared", list, otherwise=[])]
+        users = [[tuple(leaf) for leaf in each.get("of", list[list[str]])] for each in shared]
+        of_all = [leaf for those in users for leaf in those]
+        if sorted(of_all) != sorted(set(of_all) & specs.keys()) or not all(users):
+            saved.refuse("shared", "frames of columns that it has, each in one place")
+        axes = {}
+        for each, those in zip(shared, users):
+            spec, axis = SharedFrames.form(each)
+            specs |= dict.fromkeys(those, spec)
+            axes[spec] = axis
+        if len(axes) != len(shared):
+            saved.refuse("shared", "frames of different forms")
+        if self.share_frames and not shared:  # of before frames were shared
+            axes = shared_axes({leaf: column.reshape(-1, *column.shape[2:]) for leaf, column in block.items()}, 1)
+        self._allocate(specs, envs, flat=flat, axes=axes)
         if steps != min(written, self.length):
             saved.refuse("written", f"the number of steps ever written, of which it holds {steps}")
         self.written, self.cut = written, cut
+        for each, those in zip(shared, users):
+            self._in_use.shared[those[0]].load(each, [block[leaf] for leaf in those])
         for leaf, column in block.items():
-            self._in_use.arrays[leaf][: self.size] = column.reshape(self.size, *column.shape[2:])
+            rows, stored = column.reshape(self.size, *column.shape[2:]), self._in_use.arrays[leaf]
+            if shared or (frames := self._in_use.shared.get(leaf)) is None:
+                stored[: self.size] = rows
+            else:
+                for start in range(0, self.size, _PUT):
+                    stored[start : start + _PUT][: self.size - start] = frames.put(rows[start : start + _PUT])
         notes = saved.inside("notes")
         begins = notes.array("begins", bool, (self.size,))
         self._any_begins = bool(begins.any())
@@ -543,7 +608,8 @@ class Rings:
 
     def __getstate__(self) -> dict[str, Any]:
         made = {
-            name: self.__dict__[name] for name in ("declared", "store_next_obs", "linked", "count_uses", "directory")
+            name: self.__dict__[name]
+            for name in ("declared", "store_next_obs", "linked", "count_uses", "share_frames", "directory")
         }
         return {**made, "state": self.state_dict()}
 

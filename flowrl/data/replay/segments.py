@@ -58,8 +58,8 @@ class SegmentStorage(Rings):
         self._begin: Index = np.zeros(0, np.int64)  # by ring, the first step of the newest step's run
         self._seats: SeatRuns | None = None
 
-    def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool) -> None:
-        super()._allocate(specs, envs, flat=flat)
+    def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool, axes: Mapping[Spec, int | None]) -> None:
+        super()._allocate(specs, envs, flat=flat, axes=axes)
         self.span = np.zeros((2, self.length * envs), np.int32)
         if envs == 1 and {("env_id",), ("agent",)} <= specs.keys():
             self._seats = SeatRuns(self.length)

@@ -118,6 +118,9 @@ class ReplayActors(Store):
         self._inserts = self._samples = self._outdated = 0
         self._context = Context()
 
+    def kept_once(self, given: Schema) -> str:
+        return self._like.kept_once(given)
+
     def __repr__(self) -> str:
         where = " on Ray" if self.remote else ""
         kind = type(self._like).__name__
