@@ -835,7 +835,8 @@ def _configured(
     if env_args:
         earlier = chosen.get("env_args", base.get("env_args", {}))
         direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **pairs_of("--env-arg", env_args)}
-    code = code_in({key: value for key, value in values.items() if key not in {*chosen, *direct}})
+    replaced = {*chosen, *direct} - ({"env_args"} if env_args and "env_args" not in chosen else set())
+    code = code_in({key: value for key, value in values.items() if key not in replaced})
     check_trust(config_file, code, _trusted(trust))
     try:
         return build_config(plan_file.Config, base, chosen, direct)

@@ -27,7 +27,7 @@ from flowrl.trainer.resume import EarlierRun
 from flowrl.trainer.run_info import BUILTIN, read_about
 from flowrl.trainer.trained_policy import TrainedPolicy
 from flowrl.trainer.trainer import Trainer, named
-from flowrl.trainer.trust import Trust, check_trust, code_in
+from flowrl.trainer.trust import LATER, Trust, check_trust, code_in
 from flowrl.trainer.zoo import PREFIX, zoo_file
 
 log = logging.getLogger("flowrl")
@@ -86,9 +86,9 @@ def load(
         key = "eval_env_args" if others else "env_args"
         changed[key] = {**(values.get(key) or {}), **env_args}
     named_there = {key: value for key, value in values.items() if key not in changed}
-    network = {key: named_there.pop(key) for key in ("network",) if key in named_there}
+    later = {key: named_there.pop(key) for key in LATER if key in named_there}
     own = [f"the plan {found}"] if isinstance(found, Path) and not builtin(found) and plan is None else []
-    check_trust(path, own + code_in(network), trusted)
+    check_trust(path, own + code_in(named_there), trusted)
     trainer = load_plan_file(found).trainer if isinstance(found, Path) else found
     free = resumable(trainer.Config, "free")
     for key in settings.keys() - free:
@@ -98,7 +98,7 @@ def load(
         place = {**trainer.place_of_run(config, about), **({} if env is None else {"env": None})}
     except FlowError as error:
         raise ConfigError(f"{path} cannot be loaded here: {error}") from error
-    code = code_in(named_there), code_in(place)
+    code = code_in(later), code_in(place)
 
     def allow() -> None:
         check_trust(path, code[0], trusted)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import attrs
 
@@ -14,6 +15,7 @@ from flowrl.settings import at_least_one, not_negative, positive, setting
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.trainer import Trainer
+from flowrl.trainer.trust import code_in
 
 if TYPE_CHECKING:
     from flowrl.data import Dataset
@@ -77,12 +79,13 @@ class OfflineTrainer(Trainer):
     @classmethod
     def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> OfflineWorkers:
         """Workers that hold the learning policy, with the spaces of the dataset, and its evaluation environments."""
-        return cls._workers(config, env, policy, config.source)
+        data = config.source
+        return cls._workers(config, env, policy, data, _refused(config, env, data))
 
     @classmethod
     def workers_of_run(cls, config: Any, env: Any, about: Mapping[str, Any], spaces: Any) -> OfflineWorkers:
         """Workers for a saved policy, whose file describes the dataset; the dataset itself may be gone."""
-        return cls._workers(config, env, None, _source(config, about))
+        return cls._workers(config, env, None, _source(config, about))  # `flowrl.load` asks
 
     @classmethod
     def place_of_run(cls, config: Any, about: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -92,7 +95,7 @@ class OfflineTrainer(Trainer):
         return environment_of(_source(config, about)) or {}
 
     @classmethod
-    def _workers(cls, config: Any, env: Any, policy: Any, data: Source) -> OfflineWorkers:
+    def _workers(cls, config: Any, env: Any, policy: Any, data: Source, refused: Any = None) -> OfflineWorkers:
         from flowrl.rollout.offline import OfflineWorkers
 
         make = cls.policy if policy is None else policy
@@ -114,7 +117,7 @@ class OfflineTrainer(Trainer):
                 eval_wrappers=config.eval_wrappers,
                 eval_env_manager=config.eval_env_manager,
                 agents=bool(config.agents),
-                **evaluated_in(config, env, data),
+                **{**evaluated_in(config, env, data), **(refused or {})},
             )
 
 
@@ -133,6 +136,22 @@ def _source(config: Any, about: Mapping[str, Any]) -> Source:
         if known is None:
             raise
     return known
+
+
+def _refused(config: Configuration, env: Any, data: Source) -> dict[str, Any]:
+    """What stands for the environment and wrappers that a dataset alone names, if they are code: see D17."""
+    place = evaluated_in(config, env, data)
+    own = {name for name in ("env", "wrappers") if config[name]} | ({"env"} if env is not None else set())
+    if not (code := code_in({name: value for name, value in place.items() if name not in own})):
+        return {}
+    refuse = partial(_refuse, f"the dataset {data.path} names code that does not come with flowrl: {', '.join(code)}")
+    wrapped = [each for each in code if each.startswith("wrappers=")]
+    env = {"env": refuse, "env_args": {}} if len(code) > len(wrapped) else {}
+    return {**env, **({"wrappers": [refuse]} if wrapped else {})}
+
+
+def _refuse(words: str, *_: Any) -> NoReturn:
+    raise ConfigError(f"{words}; if you trust it, name it yourself, by --env and --wrapper (env=..., wrappers=[...])")
 
 
 def evaluated_in(config: Configuration, env: Any, data: Source) -> dict[str, Any]:

@@ -153,6 +153,7 @@ def stored_row(
     if checkpoint is None:
         raise ConfigError(f"{run} has no checkpoint, and only checkpoints hold the rows that it has learned from")
     trained = load(checkpoint, trusted=trusted)
+    _ = trained.environments  # which the Trainer makes: raises unless they are trusted
     with trainer_of(earlier.path)(config=trained.config) as trainer:
         stores = resources_of(trainer.algorithm)
     found = {name: each for name, each in stores.items() if isinstance(each, ReplayBuffer)}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from flowrl.envs.adapters.convert import LIBRARIES
 from flowrl.errors import ConfigError
-from flowrl.settings import NATURE
 
 #: Whether to run such code, or a function that is told of it and answers that.
 Trust: TypeAlias = bool | Callable[[str], bool]
@@ -22,31 +21,33 @@ WRAPPERS = {"minigrid.wrappers"}
 REGISTER = {"ale_py", "gymnasium_robotics", "minigrid"}
 #: An id, which no function or class of a module can be called.
 _ID = re.compile(r".+-v\d+")
+#: What may be found in a text that names something in a module.
+_NAME = re.compile(r"[^\W\d]\w*\s*:(?!\d+$)")
+#: Settings in which some names are harmless.
+_ENVIRONMENTS = ("env", "eval_env", "wrappers", "eval_wrappers")
+#: Settings that name files, each opened by a reader that runs no code of them.
+_FILES = ("data", "opponents", "eval_opponent")
+#: Settings of environments: none runs code before one is made.
+LATER = (*_ENVIRONMENTS, "env_args", "eval_env_args", "env_manager_args", "agents", "intrinsic")
 
 
 def code_in(values: Mapping[str, Any]) -> list[str]:
-    """The settings among `values` that run code of others than gymnasium, flowrl and what its extras install.
+    """The settings among `values` that may run code of others than gymnasium, flowrl and what its extras install.
+
+    That is every text in them, at whatever depth and by whatever key, that can name something in a module, unless its
+    setting is known not to import it: so settings that are yet to be declared are asked about too.
 
     >>> code_in({"env": "CartPole-v1", "wrappers": ["TimeLimit(9)"], "eval_env": "minigrid:MiniGrid-Empty-8x8-v0"})
     []
     >>> code_in({"env": "os:system", "env_args": {"command": "ls"}, "wrappers": ["theirs:Shaped(2)"], "seed": 3})
     ["env='os:system'", "wrappers='theirs:Shaped(2)'"]
-    >>> code_in({"intrinsic": "os:system", "wrappers": ["Hierarchy(options=2)"]})
-    ["intrinsic='os:system'"]
-    >>> code_in({"agents": "os:system"}), code_in({"agents": {"left": "a:b"}})
-    (["agents='os:system'"], [])
-    >>> len(code_in({"wrappers": ["Hierarchy(intrinsic='os:system')"]}))
-    1
+    >>> code_in({"manager": {"network": "os:system"}}), len(code_in({"wrappers": ["Hierarchy(intrinsic='os:system')"]}))
+    (["manager.network='os:system'"], 1)
+    >>> code_in({"device": "cuda:0", "data": "minari:mujoco/hopper/expert-v0", "address": "auto"})
+    ["address='auto'"]
     """
-    named = [(key, values.get(key)) for key in ("env", "eval_env")]
-    for key in ("wrappers", "eval_wrappers"):
-        layers = values.get(key)
-        named += [(key, each) for each in (layers if isinstance(layers, (list, tuple)) else [layers])]
-    found = [(key, name) for key, name in named if name is not None and not _is_harmless(name)]
-    # The network is a class of a module; the machines at an address answer with pickles.
-    found += [(key, values[key]) for key in ("network", "address") if values.get(key) not in (None, NATURE)]
-    found += [(key, name) for key in ("intrinsic", "agents") if _names_a_function(name := values.get(key))]
-    return [f"{key}={name!r}" for key, name in found]
+    found = [each for key, value in values.items() for each in _leaves(str(key), value)]
+    return [f"{path}={value!r}" for path, value in found if _may_run(path, value)]
 
 
 def check_trust(what: object, code: Sequence[str], trusted: Trust) -> None:
@@ -61,17 +62,34 @@ def check_trust(what: object, code: Sequence[str], trusted: Trust) -> None:
         raise ConfigError(f"{words}; if you trust it: flowrl.load(..., trusted=True)")
 
 
-def _names_a_function(text: Any) -> bool:
-    return isinstance(text, str) and ":" in text
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The values in nested tables and lists, and the keys of such tables, with the path of keys to each."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield path, key
+            yield from _leaves(f"{path}.{key}", inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _leaves(path, inner)
+    else:
+        yield path, value
+
+
+def _may_run(path: str, value: Any) -> bool:
+    if path in _ENVIRONMENTS:
+        return value is not None and not _is_harmless(value)
+    if path.rpartition(".")[2] == "address":
+        return value is not None  # the machines there answer with pickles
+    return path not in _FILES and (callable(value) or (isinstance(value, str) and _NAME.search(value) is not None))
 
 
 def _is_harmless(name: Any) -> bool:
     if not isinstance(name, str):
         return False
     name, _, arguments = name.partition("(")
+    if _NAME.search(arguments):
+        return False  # as the reward of a Hierarchy
     name = name.strip()
-    if name == "Hierarchy" and _names_a_function(arguments):
-        return False  # as its reward
     module, colon, rest = name.partition(":")
     if not colon or name in OURS:
         return True

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
 import flowrl
+import flowrl.plans
+from flowrl.cli.main import cli
 from flowrl.errors import ConfigError, FlowError
+from flowrl.trainer.config import default_of
 from flowrl.trainer.plan_file import BUILTIN, builtin_plans, load_plan_file
 from flowrl.trainer.trust import code_in
-from tests.cli.parts import DEADLINE, TINY
+from tests.cli.parts import DEADLINE, SMALL, TINY
 from tests.cli.parts import flowrl as command
 from tests.forked import PIPE, Python
 
@@ -60,6 +65,10 @@ CODE: dict[str, tuple[dict[str, Any], str]] = {
     "evaluation's wrapper": ({"config": {"eval_wrappers": ["theirs:W"]}}, "eval_wrappers='theirs:W'"),
     "agents": ({"config": {"agents": "theirs:who", "policies": ["a", "b"]}, "plan": "ippo"}, "agents='theirs:who'"),
     "network": ({"config": {"network": "theirs:Net"}}, "network='theirs:Net'"),
+    "a part's network": (
+        {"config": {"manager": {"network": "theirs:Net"}}, "plan": "hierarchy"},
+        r"manager\.network='theirs:Net'",
+    ),
     "plan": ({"config": {}, "more": "import theirs\n"}, r"the plan .*run/plan\.py"),
     "plan beside the plans": ({"config": {}, "about": {"plan": "../../../theirs"}, "more": THEIRS}, "the plan "),
     "dataset": ({"config": {}, "plan": "bc", "about": {"dataset": {"env": "theirs:make"}}}, "env='theirs:make'"),
@@ -101,6 +110,112 @@ def test_a_policy_acts_without_its_environment_which_runs_only_if_it_is_trusted(
     assert not ran(folder)
     with pytest.raises(ConfigError, match="module 'theirs' has no environment 'make'"):
         flowrl.load(run, trusted=True).evaluate()
+
+
+def planted(value: Any, name: str, kind: str) -> Iterator[Any]:
+    """Copies of the value of a setting, each with a name in one more place that its type has."""
+    table = "dict" in kind or isinstance(value, dict)
+    if table:
+        keys = {*value, "network", "env", "anything"} if isinstance(value, dict) else {"network"}
+        yield from ({**(value or {}), key: name} for key in keys)
+        yield {"anything": {"network": [name]}}
+    if "list" in kind or "tuple" in kind or isinstance(value, (list, tuple)):
+        yield [name]
+    if not table or "str" in kind:
+        yield name
+
+
+def settings_with(name: str, plan: str) -> Iterator[dict[str, Any]]:
+    """Settings of a plan, each time with the name at another leaf of the schema."""
+    for field in attrs.fields(load_plan_file(plan).Config):
+        if field.name not in ("data", "opponents", "eval_opponent"):  # files
+            yield from ({field.name: value} for value in planted(default_of(field), name, str(field.type)))
+
+
+@pytest.mark.parametrize("plan", ["dqn", "ippo", "hierarchy", "two_trainers", "league", "bc", "muzero"])
+def test_every_leaf_of_a_configuration_passes_the_gate(plan: str) -> None:
+    """D17: by its schema, so that a new setting is covered."""
+    for settings in settings_with("theirs:thing", plan):
+        assert len(code_in(settings)) == 1, settings
+        assert code_in(settings)[0].endswith("='theirs:thing'")
+
+
+#: How each command opens a stranger's run; what the user names to it is his word.
+COMMANDS: dict[str, list[tuple[Any, ...]]] = {
+    "evaluate": [("run", "--episodes", 1)],
+    "record": [("run", "--episodes", 1, "--out", "data")],
+    "export": [("run", "--out", "policy.pt2")],
+    "show": [("run",), ("run", "--row", 0, "--again"), ("run", "--account")],
+    **{name: [("PLAN", "--config", "run/config.json")] for name in ("explain", "check")},
+    "draw": [("PLAN", "plan.svg", "--config", "run/config.json")],
+    "run": [("PLAN", "--config", "run/config.json", "--stop-steps", 9), ("PLAN", "--from", "run", "--stop-steps", 9)],
+    "autotune": [("PLAN", "--config", "run/config.json", "--seconds", 1)],
+    "profile": [("run",), ("PLAN", "--config", "run/config.json", "--seconds", 1)],
+    "simulate": [("run", "--workers", 2), ("PLAN", "--config", "run/config.json", "--workers", 2)],
+    "plot": [("run",)],
+}
+#: Those that run what a directory names, as their help says; and those that open no run, but for the page's own tests.
+TRUSTING, WITHOUT = ("rerun", "verify", "replay-item"), ("doctor", "settings", "list", "ui")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of plans, with a checkpoint and a policy that knows its spaces."""
+    runs, folder = {}, tmp_path_factory.mktemp("trained")
+    for plan, more in {"dqn": SMALL, "hierarchy": (), "two_trainers": ()}.items():
+        runs[plan] = folder / plan
+        words = ("--stop-steps", 300, "--set", "eval_every=0", "--quiet", "--out", runs[plan])
+        done = command("run", plan, *more, *words)
+        assert done.exit_code == 0, done.output
+    return runs
+
+
+def test_there_is_no_other_command() -> None:
+    """D17: a new one says how it opens a stranger's run."""
+    assert {*COMMANDS, *TRUSTING, *WITHOUT} == {*cli.commands}
+
+
+@pytest.mark.parametrize(
+    ("plan", "settings"),
+    [
+        ("dqn", {"env": "theirs:make"}),
+        ("hierarchy", {"manager": {"network": "theirs:Net"}}),
+        pytest.param("dqn", None, marks=pytest.mark.exhaustive),
+        pytest.param("hierarchy", None, marks=pytest.mark.exhaustive),
+        pytest.param("two_trainers", None, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_no_command_imports_what_a_strangers_run_names(
+    folder: Path, trained: Mapping[str, Path], plan: str, settings: dict[str, Any] | None
+) -> None:
+    """D17: wherever it is named, and in all files of a run that has been trained."""
+    shutil.copytree(trained[plan], folder / "run")
+    file = folder / "run" / "config.json"
+    before = json.loads(file.read_text())
+    for change in settings_with("theirs:thing", plan) if settings is None else [settings]:
+        file.write_text(json.dumps({**before, **change}))
+        for name, given in COMMANDS.items():
+            for words in given:
+                if settings is not None or name in ("evaluate", "export", "show", "explain"):
+                    command(name, *(plan if word == "PLAN" else word for word in words))
+                    assert not ran(folder), (name, words, change)
+
+
+def test_a_dataset_names_code_in_vain_unless_the_user_names_it_too(folder: Path) -> None:
+    """D17: training reads it; evaluation refuses."""
+    (folder / "theirs.py").write_text(THEIRS + "import gymnasium\nmake = lambda: gymnasium.make('CartPole-v1')\n")
+    record = ("record", "--policy", "random", "--env", "theirs:make", "--episodes", 2, "--out", "data")
+    assert command(*record).exit_code == 0
+    (folder / "ran").unlink()
+    sys.modules.pop("theirs")
+    with flowrl.plans.BC(data="data") as bc:
+        bc.train(updates=1)
+        with pytest.raises(ConfigError, match=r"the dataset data names code .*: env='theirs:make'; .*name it yourself"):
+            bc.evaluate(1)
+    assert not ran(folder)
+    with flowrl.plans.BC("theirs:make", data="data") as bc:
+        bc.evaluate(1)
+    assert ran(folder)
 
 
 def test_no_plan_of_ours_needs_trust() -> None:
