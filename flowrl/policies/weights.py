@@ -8,9 +8,9 @@ import json
 import math
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import torch
 
@@ -100,7 +100,7 @@ def policy_about(path: Path) -> dict[str, Any] | None:
         about = parse_json(found[0]) if found else None
     except OSError as error:
         raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, ValueError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{path} holds no readable weights: {error}") from error
     if about is None:
         return None
@@ -116,14 +116,26 @@ def read_weights(path: Path) -> Any:
         CheckpointError: the file is missing or damaged.
     """
     try:
-        with opened_zip(path):
-            return torch.load(path, weights_only=True, map_location="cpu")
+        with opened_zip(path) as archive:
+            weights = torch.load(cast("BinaryIO", archive.fp), weights_only=True, map_location="cpu")
+            # torch believes the sizes that the file names, and reads on beyond a member's end.
+            held = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in _tensors(weights)}
+            if sum(held.values()) > sum(each.file_size for each in archive.infolist()):
+                raise ValueError("its tensors are larger than the file")
+            return weights
     except OSError as error:
         raise CheckpointError(f"no saved policy can be read at {path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:  # torch's message would recommend trusting the file
         raise CheckpointError(f"{path} holds no readable weights, but objects that could run code") from error
     except Exception as error:  # torch has no error class for bytes that are not a file of weights
         raise CheckpointError(f"{path} holds no readable weights: {type(error).__name__}: {error}") from error
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ():
+        yield from _tensors(inner)
 
 
 def load_weights(policy: Policy, path: Path) -> None:

@@ -171,17 +171,45 @@ def _shallow(text: str | bytes, read: Callable[[str | bytes], Any]) -> Any:
 
 @contextmanager
 def opened_zip(path: Path) -> Iterator[zipfile.ZipFile]:
-    """An archive whose members are not compressed, so that they take no more memory than the file has bytes.
+    """An archive that is whole, of members that are not compressed, so that they take no more memory than the file.
 
-    Raises: OSError; ValueError for another archive; zipfile.BadZipFile.
+    Every member has its checksum, and nothing is before, after or between them that a reader of another kind could take
+    for something else.
+
+    Raises: OSError; ValueError for another archive, or a damaged one.
     """
-    with opened(path) as file, zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if any(each.compress_type != zipfile.ZIP_STORED for each in members):
-            raise ValueError("it has compressed members, which flowrl does not write")
-        if sum(each.file_size for each in members) > os.fstat(file.fileno()).st_size:
-            raise ValueError("its members overlap")
-        yield archive
+    with opened(path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            if wrong := _wrong_with(archive, file):
+                raise ValueError(wrong)
+        except (OSError, ValueError):
+            raise
+        except Exception as error:  # zipfile raises whatever it stumbles over
+            raise ValueError(f"it is no whole archive: {error}") from error
+        file.seek(0)
+        with archive:
+            yield archive
+
+
+def _wrong_with(archive: zipfile.ZipFile, file: BufferedReader) -> str:
+    """What keeps an archive from being used, "" for nothing."""
+    members, size = archive.infolist(), os.fstat(file.fileno()).st_size
+    if any(each.compress_type != zipfile.ZIP_STORED for each in members):
+        return "it has compressed members, which flowrl does not write"
+    if sum(each.file_size for each in members) > size:
+        return "its members overlap"
+    # torch believes these, and would read what happens to be in memory.
+    if any(each.compress_size != each.file_size or each.external_attr & 0x10 for each in members):
+        return "it is damaged: a member has two sizes, or is a folder"
+    if len({each.filename for each in members}) < len(members):
+        return "it has two members of one name"
+    file.seek(-22, os.SEEK_END)
+    end = file.read()  # the record that ends an archive, without a comment
+    if end[:4] != b"PK\5\6" or end[-2:] != b"\0\0" or any(each.header_offset == 0 for each in members) != bool(members):
+        return "it is no whole archive: something is before or after it"
+    damaged = archive.testzip()
+    return "" if damaged is None else f"it is damaged: the checksum of its member {shown(damaged)} differs"
 
 
 def checksummed_manifest(what: str, version: int, body: Mapping[str, Any]) -> dict[str, Any]:

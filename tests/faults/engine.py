@@ -646,6 +646,13 @@ FAULTS = [
         "tests/trainer/test_trust.py::test_every_leaf_of_a_configuration_passes_the_gate",
     ),
     Fault(
+        "D18",
+        "flowrl/storage/files.py",
+        "damaged = archive.testzip()",
+        "damaged = None",
+        "tests/policies/test_weights.py::test_a_damaged_file_is_refused_or_gives_the_weights_that_were_saved",
+    ),
+    Fault(
         "D17",
         "flowrl/trainer/stored_row.py",
         "    _ = trained.environments  # which",

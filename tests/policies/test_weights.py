@@ -14,7 +14,7 @@ import torch
 
 from flowrl.errors import CheckpointError
 from flowrl.policies import DQNPolicy
-from flowrl.policies.weights import load_weights, save_weights
+from flowrl.policies.weights import load_weights, policy_about, read_weights, save_weights
 from flowrl.testing import same
 
 
@@ -62,3 +62,25 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=reason):
             load_weights(policy, tmp_path / name)
         assert same(policy.weights(), make().weights())
+
+
+def test_a_damaged_file_is_refused_or_gives_the_weights_that_were_saved(tmp_path: Path) -> None:
+    """D18: a flipped bit anywhere, what is cut off, and what is added."""
+    save_weights(make(hidden=2), tmp_path / "whole.pt", {"plan": "dqn"})
+    whole, file = (tmp_path / "whole.pt").read_bytes(), tmp_path / "policy.pt"
+    flipped = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(0, len(whole), 23)]
+    refused = []
+    for data in flipped:
+        file.write_bytes(data)
+        try:
+            assert same(read_weights(file), read_weights(tmp_path / "whole.pt"))
+            assert policy_about(file) == {"version": 1, "plan": "dqn"}
+        except CheckpointError as error:
+            refused.append(str(error))
+    assert len(refused) > len(flipped) / 8
+    assert all(each.startswith(str(file)) and "\n" not in each for each in refused)
+    for data in (whole[:-1], whole[: len(whole) // 2], whole + b"\0", b"\0" + whole, whole + whole, b""):
+        file.write_bytes(data)
+        for read in (read_weights, policy_about):
+            with pytest.raises(CheckpointError, match=r"policy\.pt holds no readable weights: "):
+                read(file)
