@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ from flowrl.engine.protocols import Array, Columns, Saveable
 if TYPE_CHECKING:
     from flowrl.engine.meter import Meter
     from flowrl.engine.plan import Plan
+
+log = logging.getLogger("flowrl")
 
 #: Most bytes of all items kept, beside the newest of each edge, which is always kept.
 MOST_BYTES = 64 * 2**20
@@ -57,18 +60,24 @@ class Recorder:
     """Copies of the newest items of each edge, oldest first; an edge is named by the operator that its items leave.
 
     Copies, since an operator may change its item in place: what is kept is what entered it. An item that cannot be
-    copied is left out.
+    copied is left out, which is said once for each edge.
     """
 
     most_bytes: int = MOST_BYTES
     edges: dict[str, deque[Kept]] = attrs.field(factory=dict)
     before: dict[str, Before] = attrs.field(factory=dict)  # by the path of the operator behind the edge
+    _untold: set[str] = attrs.field(factory=set)  # edges whose items cannot be kept
 
     def keep(self, edge: str, item: Any) -> None:
         """Keep an item, and drop the oldest ones of its edge beyond an equal share of the bytes."""
         kept = self.edges.setdefault(edge, deque(maxlen=MOST_ITEMS))
-        with suppress(Exception):  # each type raises its own kind of error
+        try:
             kept.append(Kept(2 * bytes_of(item), item, copy.deepcopy(item)))
+        except Exception as error:  # each type raises its own kind of error
+            if edge not in self._untold:
+                self._untold.add(edge)
+                words = "%s: a failure behind it can only be told, not repeated: its %s cannot be copied: %s"
+                log.warning(words, edge, type(item).__name__, error)
         share = self.most_bytes / len(self.edges)
         while len(kept) > 1 and sum(each.bytes for each in kept) > share:
             kept.popleft()

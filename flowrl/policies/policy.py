@@ -6,8 +6,9 @@ import abc
 import copy
 import inspect
 import itertools
+import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -36,6 +37,8 @@ from flowrl.policies.weights import check_numbers, load_optimizer
 from flowrl.saved import Saved, load_whole
 from flowrl.schedules import NumberOrSchedule, Schedule, schedule, value_at
 from flowrl.settings import NATURE, PolicySettings, construct, positive, scheduled
+
+log = logging.getLogger("flowrl")
 
 #: The backends that compute actions: the torch model; its numpy twin; the twin on the CPU if the model has one.
 ACT_BACKENDS = ("torch", "numpy", "auto")
@@ -173,8 +176,10 @@ class Policy(abc.ABC):
         if given.compile:
             self.learn_mode.compiled = CompiledLoss(self.learn_mode)
         if given.act_backend == "auto" and self.device.type == "cpu":
-            with suppress(ConfigError):  # the model has a part without a numpy form
+            try:
                 self._in_numpy = InNumpy(self)
+            except ConfigError as error:  # the model has a part without a numpy form
+                log.info("%s acts in torch: %s", type(self).__name__, error)
             self._auto_is_numpy = self._in_numpy is not None
         self.acting()  # raises if the backend does not support the model
 

@@ -318,6 +318,10 @@ def collect_mode_of(policy: Any, worker: int) -> Any:
     return policy.collect_mode_of(worker) if isinstance(policy, ExploresByWorker) else policy.collect_mode
 
 
+#: Classes of policies of which it was said that they cannot be tried out.
+_UNTRIED: set[type] = set()
+
+
 def collected(
     policy: Policy, observation_space: gymnasium.Space[Any], infos: Mapping[str, tuple[int, ...]] | None = None
 ) -> Schema:
@@ -331,7 +335,15 @@ def collected(
         row.pop("env_action", None)  # not stored (G6)
         if state is not None:
             row["state"] = row.pop("next_state")
-    except Exception:  # a policy that needs more raises a better error when it acts
+    except Exception as error:  # a policy that needs more raises a better error when it acts
+        if type(policy) not in _UNTRIED:
+            _UNTRIED.add(type(policy))
+            log.warning(
+                "check() does not know what %s collects: it cannot act on an observation of zeros: %s: %s",
+                type(policy).__name__,
+                type(error).__name__,
+                error,
+            )
         return UNKNOWN
     fixed = {"reward": np.float64, "terminated": np.bool_, "truncated": np.bool_}
     one = {"obs": obs, **row, **{name: np.zeros(1, dtype) for name, dtype in fixed.items()}, "next_obs": obs}

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,11 @@ def test_what_is_kept_is_read_without_the_run(folder: Path) -> None:
     parts = load_checkpoint("run/failed_item", trusted=True)
     assert {"Rollouts", "ParallelRollouts", "GAE", "Counts"} <= set(parts["edges"])
     assert len(parts["edges"]["GAE"]) == 4
+
+
+def test_items_that_cannot_be_kept_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Y3."""
+    items = [threading.Lock(), threading.Lock()]
+    list(with_recorder(from_items(items, name="locks"), Recorder()))
+    (told,) = caplog.messages
+    assert told.startswith("locks: a failure behind it can only be told, not repeated: its lock cannot be copied")

@@ -35,6 +35,20 @@ NOT_FINITE = "tests/policies/test_not_finite.py::"
 
 FAULTS = [
     Fault(
+        "Y2",
+        "flowrl/rollout/worker.py",
+        "if type(policy) not in _UNTRIED:",
+        "if False:",
+        "tests/rollout/test_worker.py::test_a_policy_that_cannot_be_tried_out_is_told_with_its_reason",
+    ),
+    Fault(
+        "Y3",
+        "flowrl/inspect/recorder.py",
+        "if edge not in self._untold:",
+        "if False:",
+        "tests/cli/test_replay_item.py::test_items_that_cannot_be_kept_are_told_once",
+    ),
+    Fault(
         "Z4",
         "flowrl/policies/world_model.py",
         "with torch.autocast(logits.device.type, enabled=False):",
@@ -45,7 +59,7 @@ FAULTS = [
         "F12",
         "flowrl/policies/bc.py",
         "return self.real_rows(batch)",
-        "return real_rows(batch)",
+        "return batch.flat() if len(batch.shape) > 1 else batch",
         "tests/policies/test_offline_policies.py::test_rows_with_as_many_observed_numbers_as_actions_are_rows",
     ),
     Fault(

@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.data import Batch
+from flowrl.engine.schema import UNKNOWN
 from flowrl.envs import EnvManager, VectorEnvManager
 from flowrl.errors import NotFinite, SchemaError
+from flowrl.policies import DQNPolicy
 from flowrl.rollout import RolloutWorker
-from flowrl.rollout.worker import shares_of
+from flowrl.rollout.worker import collected, shares_of
 from flowrl.testing import same
 from tests.clock_envs import BOTH, TABLE, TERMINATED, TRUNCATED, ClockEnv, EchoEnv, Table, clock_envs, clock_vector
 from tests.scripted import ScriptedPolicy
@@ -299,3 +302,20 @@ def test_estimates_of_the_policy_that_are_not_finite_are_refused(name: str, amou
     with pytest.raises(NotFinite, match=words) as caught:
         worker.sample(**amount)
     assert np.isinf(caught.value.batches[0][name]).any()
+
+
+def test_a_policy_that_cannot_be_tried_out_is_told_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """Y2: what check() does not know passes it, but not without a word; once for each class."""
+
+    class Broken(DQNPolicy):
+        @property
+        def collect_mode(self) -> Any:
+            raise ValueError("no mode yet")
+
+        @collect_mode.setter
+        def collect_mode(self, mode: Any) -> None: ...
+
+    policy = Broken(spaces.Box(-1, 1, (2,)), spaces.Discrete(2), hidden=(4,), device="cpu")
+    assert collected(policy, policy.observation_space) == collected(policy, policy.observation_space) == UNKNOWN
+    (told,) = caplog.messages
+    assert "what Broken collects: it cannot act on an observation of zeros: ValueError: no mode yet" in told
