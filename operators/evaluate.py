@@ -86,6 +86,7 @@ def _of_agents(played: Sequence[Episode]) -> Result:
         found[f"eval_return/{agent}"] = of.return_mean
         if of.win_rate is not None:
             found[f"eval_win_rate/{agent}"] = of.win_rate
+            found[f"eval_judged/{agent}"] = of.judged / of.episodes
     return found
 
 
@@ -115,9 +116,10 @@ class Evaluate:
     separate environments (S3); `best_eval_return` is the best so far, of the agents that the goal names, and
     `eval_episodes` their number. `episodes` screen: only where they reach the goal are `goal_episodes` played, unless a
     round of these misses it (see `flowrl.rollout.evaluate`). The same episodes give `eval_reward_per_step`;
-    `eval_win_rate` if the environment reports wins (S5, see `flowrl.rollout.scores`); in a game `eval_return/NAME` and
-    `eval_win_rate/NAME` of each agent; and `eval_cut_episodes` if some did not end. `eval_seconds` and `eval_share` are
-    the time of all evaluations so far, in seconds and as a share of the run.
+    `eval_win_rate` if the environment reports wins (S5, see `flowrl.rollout.scores`), with `eval_judged`, the share of
+    episodes that say (S9); in a game `eval_return/NAME`, `eval_win_rate/NAME` and `eval_judged/NAME` of each agent; and
+    `eval_cut_episodes` if some did not end. `eval_seconds` and `eval_share` are the time of all evaluations so far, in
+    seconds and as a share of the run.
 
     An evaluation is due `every` env steps, but not before the plan's first update, nor before training has taken
     `train_ratio` times the env steps of the last evaluation.
@@ -144,7 +146,7 @@ class Evaluate:
     }
     provides = (
         *("eval_return", "best_eval_return", "eval_episodes", "eval_reward_per_step", "eval_win_rate"),
-        *("eval_cut_episodes", "eval_seconds", "eval_share"),
+        *("eval_judged", "eval_cut_episodes", "eval_seconds", "eval_share"),
     )
     workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
@@ -197,6 +199,7 @@ class Evaluate:
         shown["eval_reward_per_step"] = found.reward_per_step
         if found.win_rate is not None:
             shown["eval_win_rate"] = found.win_rate
+            shown["eval_judged"] = found.judged / found.episodes
         if found.cut:
             shown["eval_cut_episodes"] = found.cut
         return {**result, **shown, **timing, **_of_agents(played)}

@@ -52,8 +52,7 @@ class Evaluation:
         scores = self.scores
         wins = "unknown: no episode ended with is_success in its info"
         if scores.win_rate is not None:
-            some = f" of the {scores.judged} episodes that say" if scores.judged < scores.episodes else ""
-            wins = f"{100 * scores.win_rate:.1f} %{some}"
+            wins = _wins(scores)
         cut = f", {scores.cut} of them cut: they did not end" if scores.cut else ""
         return [
             f"{self.run / self.policy} on {self.env}: {scores.episodes} episodes{cut}, seed {self.seed}",
@@ -64,7 +63,7 @@ class Evaluation:
             f"  win rate         {wins}",
             *(
                 f"  {name:<16} return {of.return_mean:,.2f} ± {of.return_std:,.2f}"
-                + ("" if of.win_rate is None else f", win rate {100 * of.win_rate:.1f} %")
+                + ("" if of.win_rate is None else f", win rate {_wins(of)}")
                 for name, of in self.agents.items()
             ),
             *([] if self.nash_conv is None else [f"  NashConv         {self.nash_conv}"]),
@@ -138,7 +137,7 @@ class Comparison:
         for label, group in self.groups.items():
             lines.append(f"{label}: {group[0].scores.episodes} episodes each, seed {group[0].seed}")
             for each in group:
-                wins = "" if each.scores.win_rate is None else f", win rate {100 * each.scores.win_rate:.1f} %"
+                wins = "" if each.scores.win_rate is None else f", win rate {_wins(each.scores)}"
                 lines.append(
                     f"  {each.run / each.policy}: return {each.scores.return_mean:,.2f} ± {each.scores.return_std:,.2f}"
                     f", reward per step {each.scores.reward_per_step:,.4f}{wins}"
@@ -150,6 +149,12 @@ class Comparison:
                 if scores is not None
             ]
         return lines
+
+
+def _wins(scores: Scores) -> str:
+    """A win rate, with the share judged where some episodes do not say (S9)."""
+    some = f" of the {scores.judged} episodes that say" if scores.judged < scores.episodes else ""
+    return f"{100 * (scores.win_rate or 0.0):.1f} %{some}"
 
 
 _WORDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,19 @@ def evaluate(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
             *(environments, cut, len(played), max_steps),
         )
+    told = [episode.success for episode in played if episode.success is not None]
+    if told and all(told) and len(told) < len(played):
+        _say_only_wins(f"{environments}", len(told), len(played))
     return [*played, *_of_agents(of_agents, played)]
+
+
+@lru_cache
+def _say_only_wins(env: str, told: int, episodes: int) -> None:
+    log.warning(
+        "evaluating %s: %d of %d episodes say that they were won, and the others say nothing, so they are not judged; "
+        "if they were lost, let info['is_success'] be False at their end",
+        *(env, told, episodes),
+    )
 
 
 def made(policy: Any, *spaces: gymnasium.Space[Any]) -> Any:

@@ -183,13 +183,14 @@ def test_evaluate_when_due(workers: WorkerSet, tmp_path: Path) -> None:
 
 
 def test_an_evaluation_has_all_kinds_of_score(workers: WorkerSet) -> None:
-    """S5: the win rate only where the environment knows it."""
+    """S5, S9: the win rate only where the environment knows it, with the share of episodes that say."""
     result = Evaluate(workers, every=1, episodes=2)({"env_steps": 1})
     assert result["eval_reward_per_step"] == 1.0
     assert "eval_win_rate" not in result
     ends = clock_envs([[(1, TERMINATED)], [(3, TRUNCATED)]])
     with WorkerSet(ends, lambda *spaces: ScriptedPolicy(), envs_per_worker=2) as clocks:
-        assert Evaluate(clocks, every=1, episodes=4)({"env_steps": 1})["eval_win_rate"] == 0.5
+        result = Evaluate(clocks, every=1, episodes=4)({"env_steps": 1})
+    assert (result["eval_win_rate"], result["eval_judged"]) == (0.5, 1.0)
 
 
 def test_a_plan_ends_when_an_evaluation_reaches_a_value(workers: WorkerSet) -> None:

@@ -15,7 +15,7 @@ from flowrl.errors import ConfigError, NotFinite
 from flowrl.operators import Evaluate
 from flowrl.rollout import WorkerSet, evaluate, scores
 from tests.broken_envs import Stumbles
-from tests.clock_envs import TERMINATED, TRUNCATED, Table, clock_envs
+from tests.clock_envs import TERMINATED, TRUNCATED, ClockEnv, Table, clock_envs
 from tests.scripted import ScriptedPolicy
 
 # Environment 0 plays short episodes, environment 1 long ones.
@@ -205,6 +205,20 @@ def test_there_is_no_score_of_a_return_that_is_not_finite(number: float) -> None
     """X1, S1: rewards beneath a wrapper may be so, as a recorder says that an environment has."""
     with pytest.raises(NotFinite, match=rf"is {number} \(environment 1, episode 4, 7 steps\): the rewards below"):
         scores([Episode(0, 0, 1.0, 5), Episode(1, 4, number, 7)])
+
+
+def test_that_only_wins_are_told_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """S9: episodes that say nothing are not judged, so of four of which one was won the win rate is 1."""
+
+    class SaysWins(ClockEnv):
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            return *rest, info if info.get("is_success") else {}
+
+    ends = [(1, TERMINATED), (1, TRUNCATED), (1, TRUNCATED), (1, TRUNCATED)]
+    played = evaluate(ScriptedPolicy(), lambda: SaysWins(0, ends), episodes=4, seed=0, num_envs=1)
+    assert (scores(played).win_rate, scores(played).judged) == (1.0, 1)
+    assert "1 of 4 episodes say that they were won, and the others say nothing" in caplog.text
 
 
 def test_the_three_kinds_of_score() -> None:
