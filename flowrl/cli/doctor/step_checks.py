@@ -22,6 +22,7 @@ from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs import Manager, VectorEnvManager
 from flowrl.envs.adapters.gym import ClassicEnv
 from flowrl.envs.games.seats import SUCCESS, TABLE, SeatsEnv
+from flowrl.envs.infos import success_of
 from flowrl.envs.masks import UNASKED, ActionsOfMany, unasked_mask
 from flowrl.envs.pictures import remarks
 from flowrl.envs.spaces import checked_row, dict_form, find_unusable, fits, make_store, row_shape, shared_memory
@@ -142,7 +143,12 @@ def _endings(ended: list[Step], steps: int, limit: int | None, game: bool) -> Fi
     if terminated == len(ended) > 2 and 1 < least == most:
         text = f"every episode terminated after exactly {least} steps: if that is a time limit, step must return "
         yield note("endings", f"{text}truncated instead, so that the value of the last state counts")
-    if say := sum(_says_success(step, game) for step in ended):
+    try:
+        say = sum(_says_success(step, game) for step in ended)
+    except SchemaError as error:
+        yield problem("success", f"{error}")
+        return
+    if say:
         yield ok("success", f"{say} of {len(ended)} episodes say whether they succeeded: win rates are known")
     else:
         yield ok("success", "info has no is_success at an episode's end: no win rates")
@@ -150,7 +156,7 @@ def _endings(ended: list[Step], steps: int, limit: int | None, game: bool) -> Fi
 
 def _says_success(step: Step, game: bool) -> bool:
     """Whether an episode's end says if it was a success, that of a game for any of its agents."""
-    told = isinstance(step.info, dict) and "is_success" in step.info
+    told = isinstance(step.info, dict) and success_of(step.info) >= 0
     return told or (game and bool((step.obs[TABLE][:, SUCCESS] >= 0).any()))
 
 
