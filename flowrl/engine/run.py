@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -205,6 +206,11 @@ class Run:
             self._busy = False
 
     def _in_own_thread(self) -> bool:
+        if self._threads and os.getpid() != self._process:
+            raise PlanError(
+                "this run was opened in another process, of which a fork copies no threads: its prefetch or call would "
+                "wait for ever; open the run in the process that pulls it, or leave out thread=True"
+            )
         return any(stage.runs_here for stage in self._threads)
 
     def _refuse_turn(self) -> None:
@@ -430,6 +436,7 @@ class Run:
                 self.stages.append(stage)
         self._root = built[id(self.plan)]
         self._pull = self._followed if self._states.active else self._root.step
+        self._process = os.getpid()
         self._threads = [stage for stage in self.stages if stage.thread]
         self._gathers = {stage.meter.path: stage for stage in self.stages if isinstance(stage, Gather)}
         self._watched = [(meter, watched(meter.op)) for meter in self.meters() if meter.verb != "tap"]

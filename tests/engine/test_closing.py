@@ -148,3 +148,16 @@ def test_a_run_that_cannot_open_leaves_nothing_open() -> None:
         bad.run()
     assert resource.events == ["start Resource", "stop"]
     assert list(from_items([1]).for_each(resource.learn)) == [1]
+
+
+def test_a_forked_child_is_told_that_the_threads_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F15: it would wait for ever; a run without threads goes on in a fork."""
+    with from_items(N).prefetch(2, thread=True).run() as run, from_items(N).run() as plain:
+        next(run), next(plain)
+        with monkeypatch.context() as forked:
+            forked.setattr("flowrl.engine.run.os.getpid", lambda: -1)
+            assert next(plain) == N[1]
+            for use in (lambda: next(run), run.state_dict):
+                with pytest.raises(PlanError, match="opened in another process, of which a fork copies no threads"):
+                    use()
+        assert next(run) == N[1]

@@ -29,6 +29,13 @@ HELD = "tests/engine/test_held.py::"
 
 FAULTS = [
     Fault(
+        "F15",
+        "flowrl/engine/run.py",
+        "if self._threads and os.getpid() != self._process:",
+        "if False:",
+        CLOSING + "test_a_forked_child_is_told_that_the_threads_are_not_there",
+    ),
+    Fault(
         "D15",
         "flowrl/engine/merge.py",
         "return 1 if reader in self.on_policy else self.max_lag",
