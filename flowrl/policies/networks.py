@@ -30,6 +30,9 @@ from flowrl.policies.normalize import Normalizer
 from flowrl.policies.sampling import Array
 from flowrl.settings import NATURE
 
+#: Convolutions keep the sides of small pictures up to the first, as of boards; they halve larger ones to the second.
+BOARD_SIDE, HALVED_SIDE = 10, 6
+
 
 def encoder(
     space: gymnasium.Space[Any], *, normalize: bool = False, path: tuple[str, ...] = (), network: Any = None
@@ -208,8 +211,9 @@ class Pixels(nn.Module):
 class ImageEncoder(Encoder):
     """Pictures through convolutions.
 
-    Those of at least 36 pixels a side pass the convolutions of the Atari papers, smaller ones two of 3 x 3. Then come
-    256 units; with `nature` and its convolutions the 512 of the papers, without hidden layers behind.
+    Those of at least 36 pixels a side pass the convolutions of the Atari papers, smaller ones some of 3 x 3, which
+    halve sides of more than 10 until both have at most 6. Then come 256 units; with `nature` and its convolutions the
+    512 of the papers, without hidden layers behind.
 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning".
     """
@@ -224,7 +228,12 @@ class ImageEncoder(Encoder):
             layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
             layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]
         else:
-            layers = [nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU()]
+            layers = [nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()]
+            before, goal = 16, BOARD_SIDE if max(sides) <= BOARD_SIDE else HALVED_SIDE
+            while before == 16 or max(sides) > goal:
+                steps = [2 if side > goal else 1 for side in sides]
+                layers += [nn.Conv2d(before, 32, 3, tuple(steps), padding=1), nn.ReLU()]
+                before, sides = 32, [math.ceil(side / step) for side, step in zip(sides, steps)]
             layers += [nn.Flatten()]
         with torch.no_grad():
             width = nn.Sequential(*layers)(torch.zeros(1, *self.pixels.shape)).shape[1]

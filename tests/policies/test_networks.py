@@ -87,6 +87,28 @@ def test_planes_are_images_of_black_and_white() -> None:
     torch.testing.assert_close(planes(seen), bytes_(255 * seen.to(torch.uint8)))
 
 
+def test_small_pictures_get_small_networks() -> None:
+    """R5: at most the weights of 84 pixels, and no jump where the convolutions of the Atari papers begin."""
+    counts = {}
+    for height, width in [
+        (3, 3),
+        (6, 7),
+        (10, 10),
+        (11, 11),
+        (12, 30),
+        (20, 20),
+        (35, 35),
+        (20, 640),
+        (36, 36),
+        (84, 84),
+    ]:
+        network = encoder(spaces.Box(0, 255, (3, height, width), np.uint8))
+        assert network(torch.zeros(2, 3, height, width, dtype=torch.uint8)).shape == (2, 256)
+        counts[height, width] = sum(each.numel() for each in network.parameters())
+    assert max(counts, key=counts.__getitem__) == (84, 84), counts
+    assert 0.5 < counts[35, 35] / counts[36, 36] < 3, counts
+
+
 def test_the_network_of_the_atari_papers_by_a_setting() -> None:
     """Mnih et al. 2015: 8 x 8, 4 x 4 and 3 x 3 on four frames of 84 pixels, 512 units, and the heads on them."""
     frames, choice = spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6)
