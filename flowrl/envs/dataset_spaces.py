@@ -22,10 +22,11 @@ from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, schema_of
 from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.masks import choices_of
-from flowrl.envs.pictures import ATTRIBUTE, declaration_of, declared, picture_of
+from flowrl.envs.pictures import ATTRIBUTE, NETWORK, asks_for_nature, declaration_of, declared, picture_of
 from flowrl.envs.spaces import dict_form, fits, make_store, start_of
 from flowrl.envs.spec import importable
 from flowrl.errors import ConfigError, DatasetError, SchemaError, did_you_mean
+from flowrl.settings import NATURE
 
 if TYPE_CHECKING:
     from flowrl.envs import Environments
@@ -197,10 +198,13 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
             shape = tuple(found.get("shape", low.shape))  # which earlier versions did not write
             if math.prod(shape) > LARGEST:
                 raise ValueError(f"a space of more than {LARGEST:,} numbers")
-            return declared(
+            made = declared(
                 spaces.Box(np.broadcast_to(low, shape), np.broadcast_to(high, shape), shape, dtype.type),
                 found.get(ATTRIBUTE, _axes_then(shape, dtype)),
             )
+            if found.get(NETWORK) == NATURE:
+                setattr(made, NETWORK, NATURE)
+            return made
         if kind == "Discrete":
             return spaces.Discrete(found["n"], start=found["start"], dtype=np.dtype(found["dtype"]).type)
         if kind == "MultiDiscrete":
@@ -223,7 +227,8 @@ def _axes(space: gymnasium.Space[Any]) -> dict[str, str]:
     """The order of the axes of a picture, declared or guessed: what was learned by a guess keeps it."""
     picture = picture_of(space)
     axes = declaration_of(space) if picture is None else picture.axes
-    return {} if axes is None else {ATTRIBUTE: axes}
+    network = {NETWORK: NATURE} if asks_for_nature(space) else {}
+    return network if axes is None else {ATTRIBUTE: axes, **network}
 
 
 def _axes_then(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:

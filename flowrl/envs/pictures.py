@@ -14,9 +14,12 @@ import numpy as np
 from gymnasium import spaces
 
 from flowrl.errors import ConfigError
+from flowrl.settings import NATURE
 
 #: The attribute of a space that declares the order of its axes; the setting has the same name.
 ATTRIBUTE = "image_axes"
+#: The attribute of a space that asks for another network than the built-in one, as the setting `network` does.
+NETWORK = "image_network"
 #: The declaration that something is no picture.
 DENSE = "none"
 #: The letters of axes: stack, height, width, channels.
@@ -150,11 +153,18 @@ def carry(layers: list[Any]) -> None:
         _carry(inner.observation_space, outer.observation_space)
 
 
+def asks_for_nature(space: Any) -> bool:
+    """Whether a space asks for the network of the Atari papers."""
+    return bool(vars(space).get(NETWORK) == NATURE)
+
+
 def _carry(inner: Any, outer: Any) -> None:
     if isinstance(inner, spaces.Dict) and isinstance(outer, spaces.Dict):
         for key in inner.spaces.keys() & outer.spaces.keys():
             _carry(inner[key], outer[key])
         return
+    if asks_for_nature(inner) and isinstance(outer, _ARRAYS):
+        setattr(outer, NETWORK, NATURE)
     axes = _said(inner)
     if axes is None or not isinstance(outer, _ARRAYS) or _said(outer) is not None:
         return

@@ -18,7 +18,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
-from flowrl.envs.pictures import NATURE_SIDE, picture_of
+from flowrl.envs.pictures import NATURE_SIDE, asks_for_nature, picture_of
 from flowrl.envs.spec import name_of
 from flowrl.errors import ConfigError, SchemaError, closest
 from flowrl.policies.distributions import Acting, Distribution, check_choices, way_out
@@ -66,7 +66,7 @@ def _built_in(space: gymnasium.Space[Any], normalize: bool, path: tuple[str, ...
             raise ConfigError("the observations hold an action_mask alone: add an entry to learn from")
         return DictEncoder({name: _built_in(part, normalize, (*path, name), nature) for name, part in parts.items()})
     if picture_of(space) is not None:
-        return ImageEncoder(space, nature=nature)
+        return ImageEncoder(space, nature=nature or asks_for_nature(space))
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         features = math.prod(space.shape)
         numbers = normalize and isinstance(space, spaces.Box)
@@ -231,9 +231,9 @@ class ImageEncoder(Encoder):
             layers = [nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()]
             before, goal = 16, BOARD_SIDE if max(sides) <= BOARD_SIDE else HALVED_SIDE
             while before == 16 or max(sides) > goal:
-                steps = [2 if side > goal else 1 for side in sides]
-                layers += [nn.Conv2d(before, 32, 3, tuple(steps), padding=1), nn.ReLU()]
-                before, sides = 32, [math.ceil(side / step) for side, step in zip(sides, steps)]
+                down, along = (2 if side > goal else 1 for side in sides)
+                layers += [nn.Conv2d(before, 32, 3, (down, along), padding=1), nn.ReLU()]
+                before, sides = 32, [math.ceil(sides[0] / down), math.ceil(sides[1] / along)]
             layers += [nn.Flatten()]
         with torch.no_grad():
             width = nn.Sequential(*layers)(torch.zeros(1, *self.pixels.shape)).shape[1]

@@ -14,6 +14,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.envs import make_env
+from flowrl.envs.dataset_spaces import space_from_json, space_to_json
 from flowrl.errors import ConfigError
 from flowrl.policies import DQNPolicy, PPOPolicy
 from flowrl.policies.distributions import Categorical, distribution
@@ -121,6 +122,11 @@ def test_the_network_of_the_atari_papers_by_a_setting() -> None:
         assert in_words(policy.model) == "pixels 4x84x84, /255, Nature convolutions, 512 units, 1.7 M weights"
         actions = policy.collect_mode.act(np.zeros((3, 4, 84, 84), np.uint8), np.zeros((3, 9)), 0)["action"]
         assert actions.shape == (3,)
+    asking = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    vars(asking)["image_network"] = "nature"  # as `atari:` does
+    read = space_from_json(space_to_json(asking))
+    for each in (asking, read):
+        assert in_words(PPOPolicy(each, choice).model).endswith("512 units, 1.7 M weights")
     recurrent = RecurrentPPOPolicy(frames, choice, network="nature")
     assert recurrent.model.encoder.features == 512
     for small in (spaces.Box(0, 255, (20, 20, 3), np.uint8), spaces.Box(-1, 1, (4,))):

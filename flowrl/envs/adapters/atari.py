@@ -8,8 +8,10 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import AtariPreprocessing, ClipReward, FrameStackObservation
 
+from flowrl.envs.pictures import NETWORK
 from flowrl.envs.wrappers import RawRecorder
 from flowrl.errors import ConfigError, closest
+from flowrl.settings import NATURE
 
 #: What differs between the two conventions.
 CONVENTIONS: dict[str, dict[str, Any]] = {
@@ -37,7 +39,8 @@ def make(
     `v5`, the default, repeats the last action in a frame with probability 0.25 and ends with the game (Machado et al.,
     2018, section 5). `v4` does not, begins with up to 30 frames without action, presses FIRE where a game waits for it,
     and ends an episode for learning with each life (Mnih et al., 2015; Baselines' `wrap_deepmind`). Both count returns
-    and lengths in the emulator: of the whole game, unclipped, in frames (S1, T9). `args` are those of ale_py.
+    and lengths in the emulator: of the whole game, unclipped, in frames (S1, T9). Policies have the network of the
+    papers, as by `network=nature`. `args` are those of ale_py.
 
     Raises: ConfigError if ale_py or OpenCV is not installed, or there is no such game.
     """
@@ -65,7 +68,9 @@ def make(
     meanings = made.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
     env = FireReset(env) if fires and meanings[1] == "FIRE" and len(meanings) > 2 else env
     env = ClipReward(env, -1, 1) if clip_reward else env
-    return FrameStackObservation(env, frame_stack)
+    env = FrameStackObservation(env, frame_stack)
+    vars(env.observation_space)[NETWORK] = NATURE
+    return env
 
 
 class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
