@@ -180,20 +180,22 @@ class SharedFrames:
         return np.array(places, np.int64)
 
     def _grow(self, least: int = 0) -> None:
-        """A block for one frame a row and some more; further ones where rows share less."""
-        size = max(least, self._rows // 4 if self._blocks else self._rows + self._rows // 8) + 64
-        room = len(self._uses) + size
-        if self._blocks:
-            needed, most = room * self.frame.bytes, memory()
-            if most is not None and needed > most and self._new is np.empty:
+        """A block for one frame a row and some more; larger ones where rows share less."""
+        room = len(self._uses)
+        size = max(least, room // 2 if room else self._rows + self._rows // 8) + 64
+        if room:
+            most = None if self._new is not np.empty else memory()
+            size = size if most is None else min(size, most // self.frame.bytes - room)
+            if size <= 0:
                 raise ConfigError(
-                    f"observations {self} have few frames in common: {self._rows} rows take more than the "
-                    f"{most / 1e9:.3g} GB of memory; take a smaller capacity, or directory= for rows in files"
+                    f"observations {self} have few frames in common: {self._rows} rows take more than all memory; take "
+                    "a smaller capacity, or directory= for rows in files"
                 )
-            if room > 2 * (self._rows + size):
-                log.warning("observations %s have few frames in common: %d rows take %d frames", self, self._rows, room)
+            whole = (self._rows + 64) * self.spec.bytes // self.frame.bytes
+            if max([0, *self._ends[:-1]]) <= whole < room:
+                log.warning("observations %s have few frames in common, so that rows take more memory", self)
         self._blocks.append(self._new((size, *self.frame.shape), self.frame.dtype))
-        self._ends.append(room)
+        self._ends.append(room + size)
         self._codes = np.concatenate([self._codes, np.zeros(size, np.uint64)])
         self._uses = np.concatenate([self._uses, np.zeros(size, np.int32)])
 
@@ -292,7 +294,8 @@ def _may_stack(spec: Spec, axis: int) -> bool:
 
 def _last(spec: Spec, rows: list[Array]) -> int | None:
     """The last axis, if its planes in these rows take less than the whole observations."""
-    whole, planes = (SharedFrames(spec, axis, 64, np.empty) for axis in (None, -1))
+    most = sum(map(len, rows)) * spec.shape[-1]
+    whole, planes = (SharedFrames(spec, axis, most, np.empty) for axis in (None, -1))
     for part in rows:
         whole.put(part)
         planes.put(part)
