@@ -653,6 +653,13 @@ FAULTS = [
         "tests/trainer/test_trust.py::test_every_leaf_of_a_configuration_passes_the_gate",
     ),
     Fault(
+        "E13",
+        "flowrl/cli/ui/run_view.py",
+        'return read_file(self._own("plan.svg"))',
+        'return read_file(self.path / "plan.svg")',
+        "tests/cli/ui/test_server.py::test_no_file_of_one_run_takes_the_others_from_the_page",
+    ),
+    Fault(
         "D18",
         "flowrl/storage/files.py",
         "damaged = archive.testzip()",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -20,15 +21,19 @@ import numpy as np
 
 from flowrl.cli.curves import Numbers, find_runs
 from flowrl.engine.ledger import Account
-from flowrl.errors import ConfigError, FlowError
+from flowrl.errors import ConfigError
 from flowrl.inspect.profile import LEAST_GAIN, MOST_CHANGES, Profile
 from flowrl.storage.files import opened, read_file, read_json
 from flowrl.trainer.directory import PROFILE
 
 #: Most points of a curve, bars of a histogram, keys of results, films, and bytes of the log.
 POINTS, BARS, MOST_KEYS, MOST_FILMS, LOG_BYTES = 600, 20, 1_000, 60, 4_000
+#: Numbers of a run's newest result in the list of runs.
+NUMBERS = ("episode_return", "best_eval_return", "steps_per_second", "seconds")
 #: How the keys of results begin whose values are counted, see `flowrl.learners.training.LAG`: that would import torch.
 LAG = "policy_lag"
+#: Counts of versions are smaller; larger numbers have no bars of width 1.
+LARGEST_LAG = 2**53
 #: Bytes of results that are read at a time.
 CHUNK = 2**24
 #: Levels of folders in which films are looked for, and folders that hold none.
@@ -63,6 +68,8 @@ class Results:
     def read_on(self) -> None:
         """Read the lines that are new: all, if the file is another one, as of a resumed run."""
         try:
+            if not self.path.resolve().is_relative_to(self.path.parent.resolve()):
+                raise OSError(errno.ELOOP, "it is a link to another place")
             with opened(self.path) as file:
                 now = os.fstat(file.fileno())
                 if (now.st_dev, now.st_ino) != self._file or now.st_size < self._offset:
@@ -147,7 +154,6 @@ class RunView:
         about, summary = self._json("run.json"), self._json("summary.json")
         config = self._json("config.json")
         newest = {key: column.value[-1] for key, column in self.results.columns.items()}
-        shown = ("episode_return", "best_eval_return", "steps_per_second", "seconds")
         return {
             "name": self.name,
             "plan": str(about.get("plan", "")),
@@ -155,10 +161,21 @@ class RunView:
             "seed": str(config.get("seed", "")),
             "started": str(about.get("started", "")),
             "steps": newest.get("env_steps", newest.get("updates")),
-            **{key: newest.get(key) for key in shown},
+            **{key: newest.get(key) for key in NUMBERS},
             "results": self.results.count,
             **self._state(summary),
         }
+
+    def list_line(self) -> dict[str, Any]:
+        """`line`, also where a file makes its reader stumble: it takes no other run from the page."""
+        try:
+            line = self.line()
+            json.dumps(line, allow_nan=False)
+            return line
+        except Exception as error:
+            why = f"its files cannot be read: {type(error).__name__}"
+            empty = dict.fromkeys(("plan", "env", "seed", "started"), "") | dict.fromkeys(NUMBERS)
+            return {"name": self.name, **empty, "steps": None, "results": 0, "state": "ended", "why": why, "heard": 0.0}
 
     def details(self) -> dict[str, Any]:
         """What the page says of the run that is chosen."""
@@ -172,9 +189,9 @@ class RunView:
             "profile": None if profile is None else _shown(profile),
             "newest": {key: column.value[-1] for key, column in sorted(self.results.columns.items())},
             "lags": {
-                key: histogram(column.value)
+                key: histogram(values)
                 for key, column in sorted(self.results.columns.items())
-                if key.startswith(LAG)
+                if key.startswith(LAG) and (values := [each for each in column.value if abs(each) < LARGEST_LAG])
             },
             "films": list(self.films()),
             "log": self._log(),
@@ -209,7 +226,14 @@ class RunView:
 
     def picture(self) -> bytes:
         """The drawn plan. Raises: OSError."""
-        return read_file(self.path / "plan.svg")
+        return read_file(self._own("plan.svg"))
+
+    def _own(self, name: str) -> Path:
+        """A file of the run. Raises: FileNotFoundError: it is a link to what is elsewhere."""
+        file = self.path / name
+        if not file.resolve().is_relative_to(self.path.resolve()):
+            raise FileNotFoundError(f"{name} is a link to another place")
+        return file
 
     def _state(self, summary: dict[str, Any]) -> dict[str, Any]:
         """How it is: its `state` in a word, `why` it failed, and when something was last `heard` of it."""
@@ -224,16 +248,16 @@ class RunView:
     def _profile(self) -> tuple[Profile | None, str]:
         """The profile, or why there is none."""
         try:
-            return Profile.of(read_json(self.path / PROFILE)), ""
+            return Profile.of(read_json(self._own(PROFILE))), ""
         except FileNotFoundError:
             return None, ""
-        except (OSError, ValueError, FlowError) as error:
+        except Exception as error:  # a stranger's numbers may make arithmetic raise anything
             return None, f"{PROFILE}: {error}"
 
     def _json(self, name: str) -> dict[str, Any]:
         """The values in a file, {} if there are none."""
         try:
-            values = read_json(self.path / name)
+            values = read_json(self._own(name))
         except (OSError, ValueError):
             return {}
         return values if isinstance(values, dict) else {}
@@ -248,7 +272,7 @@ class RunView:
     def _log(self) -> list[str]:
         """The last lines of the log."""
         try:
-            with opened(self.path / "log.txt") as file:
+            with opened(self._own("log.txt")) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, size - LOG_BYTES))
                 lines = file.read(LOG_BYTES).decode(errors="replace").splitlines()
@@ -278,15 +302,15 @@ def _shown(profile: Profile) -> dict[str, Any]:
 
 def is_gone(driver: Account) -> bool:
     """Whether the process of a run has ended, if it was one of this machine; otherwise nobody knows."""
-    host, process, _ = driver.where
-    if os.name != "posix" or host != socket.gethostname() or process < 1:
+    host, process = (*driver.where, None, None)[:2]
+    if os.name != "posix" or host != socket.gethostname() or type(process) is not int or process < 1:
         return False
     try:
         os.kill(process, 0)  # asks only
     except ProcessLookupError:
         return True
-    except OSError:
-        pass  # somebody else's
+    except (OSError, OverflowError):
+        pass  # somebody else's, or no number of a process
     return False
 
 

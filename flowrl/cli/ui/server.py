@@ -90,12 +90,16 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        try:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            url = urlsplit(self.path)
+            asked = parse_qs(url.query)
+        except ValueError:
+            self._say(HTTPStatus.BAD_REQUEST, "there is no such address")
+            return
         if host not in NAMES:
             self._say(HTTPStatus.FORBIDDEN, f"this page is asked for by another name than {' or '.join(NAMES)}")
             return
-        url = urlsplit(self.path)
-        asked = parse_qs(url.query)
         try:
             if url.path in PAGE:
                 name, kind = PAGE[url.path]
@@ -104,10 +108,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.ANSWERS[url.path](self, asked)
             else:
                 self._say(HTTPStatus.NOT_FOUND, "there is nothing here")
-        except (KeyError, FileNotFoundError):
-            self._say(HTTPStatus.NOT_FOUND, "there is no such run, or it has no such thing")
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             self.close_connection = True  # the browser has left
+        except (KeyError, OSError):
+            self._say(HTTPStatus.NOT_FOUND, "there is no such run, or it has no such thing")
+        except Exception as error:  # what a stranger's file makes its reader stumble over
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, f"it cannot be shown: {type(error).__name__}")
 
     do_HEAD = do_GET
 
@@ -116,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
     def _runs(self, _: dict[str, list[str]]) -> None:
         with self.server.lock:
             views = self.server.runs.current()
-            lines = [view.line() for view in views.values()]
+            lines = [view.list_line() for view in views.values()]
             keys = sorted({key for view in views.values() for key in view.results.columns})
         self._send_json({"runs": lines, "keys": keys})
 
@@ -213,7 +219,7 @@ def _part(asked: str, size: int) -> tuple[int, int] | None:
     >>> _part("bytes=2-5", 10), _part("bytes=7-", 10), _part("bytes=-3", 10), _part("bytes=20-", 10)
     ((2, 6), (7, 10), (7, 10), None)
     """
-    found = re.fullmatch(r"bytes=(\d*)-(\d*)", asked)
+    found = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", asked)
     if found is None or found[0] == "bytes=-":
         return None
     first, last = found[1], found[2]

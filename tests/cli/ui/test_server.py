@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -176,3 +178,53 @@ def test_the_command_says_where_and_ends_by_ctrl_c(folder: Path, monkeypatch: py
     assert done.exit_code == 0
     assert done.stdout.startswith("http://127.0.0.1:")
     assert done.stdout.endswith("/ shows 2 runs; Ctrl-C ends it\n")
+
+
+#: What a stranger may write in place of a file of a run.
+ODD = {
+    "profile.json": ['{"layout": 1}', "[]", "{" * 9_000, '{"ledger": 1e999}', "\xff"],
+    "summary.json": ["[1]", '{"outcome": 1e308, "error": 5}'],
+    "config.json": ['{"seed": 1e999}', '{"env": [[]]}', "null"],
+    "run.json": ['{"plan": {}, "path": 5}', "[]"],
+    "metrics.jsonl": [
+        '{"env_steps": 1e20, "policy_lag": 1e20}\n',
+        "[1]\n{}\nnull\n",
+        '{"env_steps": ' + "9" * 5_000 + "}\n",
+    ],
+    "plan.svg": [""],
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_no_file_of_one_run_takes_the_others_from_the_page(folder: Path, tmp_path: Path, name: str) -> None:
+    """E13: files that are odd, folders, pipes, or links to what is elsewhere; each request has an answer."""
+    shutil.copytree(folder / "plain", tmp_path / "runs" / "good")
+    bad = tmp_path / "runs" / "bad"
+    (tmp_path / "elsewhere").write_text('{"plan": "secret", "secret": 7}\n')
+    odd = bad / name
+    makes = [partial(odd.write_text, text, "latin-1") for text in ODD[name]]
+    makes += [odd.mkdir, partial(os.mkfifo, odd), partial(odd.symlink_to, tmp_path / "elsewhere")]  # type: ignore[list-item]
+    for make in makes:
+        shutil.rmtree(bad, ignore_errors=True)
+        shutil.copytree(folder / "plain", bad)
+        (bad / "summary.json").unlink()
+        odd.unlink(missing_ok=True)
+        make()
+        with served(tmp_path / "runs") as server:
+            assert str(bad.with_name("good")) in [each["name"] for each in values(server, "/runs")["runs"]]
+            for path in ("/run", "/plan", "/film"):
+                answer, body = ask(server, f"{path}?{urlencode({'run': bad, 'film': 'x.mp4'})}")
+                assert answer.status in (200, 404), body
+                assert b"secret" not in body
+
+
+@pytest.mark.parametrize(("path", "host"), [("//[", "localhost"), ("/runs", "["), ("/runs", "localhost:x")])
+def test_odd_requests_have_an_answer(server: Server, path: str, host: str) -> None:
+    """E13."""
+    assert ask(server, path, Host=host)[0].status in (200, 400, 403, 404)
+
+
+def test_an_odd_range_is_the_whole(server: Server, folder: Path) -> None:
+    """E13."""
+    film = f"/film?{urlencode({'run': folder / EVIL, 'film': 'a.mp4'})}"
+    assert ask(server, film, Range="bytes=0-" + "9" * 5_000)[1] == FILM
