@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flowrl.envs import Environments, VectorEnvManager, make_manager
+from flowrl.envs.adapters.envpool import EnvPool
 from flowrl.errors import ConfigError
 
 
@@ -115,3 +116,29 @@ def test_without_envpool_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(ConfigError, match=r"needs envpool: pip install 'flowrl-engine\[envpool\]'"):
         make_manager("envpool:CartPole-v1", 2)
+
+
+@pytest.mark.needs("envpool")
+def test_returns_are_those_of_the_games_whatever_the_pool_makes_of_lives_and_rewards() -> None:
+    """R3, T9: against the rewards and ends of the games that a pool with the same seed tells."""
+    import envpool
+
+    args = {"episodic_life": True, "reward_clip": True, "use_fire_reset": True}
+    env = EnvPool("Breakout-v5", 4, **args)
+    with VectorEnvManager(env) as manager:
+        manager.launch(0)
+        pool = envpool.make_gymnasium("Breakout-v5", num_envs=4, seed=manager.state_dict()["seeds"][0], **args)
+        pool.reset()
+        draws = np.random.default_rng(0).integers(0, 4, (500, 4))
+        totals, lengths, resetting, games = np.zeros(4), np.zeros(4, int), np.zeros(4, bool), []
+        for actions in draws:
+            manager.step(actions)
+            _, _, terminated, truncated, info = pool.step(actions)
+            totals, lengths = totals + info["reward"] * ~resetting, lengths + ~resetting
+            for i in np.flatnonzero((info["terminated"] != 0) & ~resetting).tolist():
+                games.append((i, totals[i], lengths[i]))
+                totals[i] = lengths[i] = 0
+            resetting = terminated | truncated
+        assert manager.raw_returns
+        assert len(games) > 4
+        assert [(each.env_id, each.return_, each.length) for each in manager.drain()] == games
