@@ -120,21 +120,19 @@ class RecordColumns:
                 # Objects cannot live in a file.
                 make = np.empty if spec.dtype.hasobject else new
                 self.arrays[leaf] = make((slots, *spec.shape), spec.dtype)
-        self._places = {leaf: (fields.get(leaf), array) for leaf, array in self.arrays.items()}
+        self._places = {leaf: (fields.get(leaf), array, self.shared.get(leaf)) for leaf, array in self.arrays.items()}
         self.bytes = slots * sum(spec.bytes for spec in specs.values())
 
     def take(self, slots: Index, leaves: Collection[Leaf], new: New = np.empty) -> dict[Leaf, Array]:
         """Copies of rows, `[*slots.shape, ...]`; `new` allocates the arrays of wide columns."""
         records, taken = None, {}
         for leaf in leaves:
-            field, column = self._places[leaf]
+            field, column, frames = self._places[leaf]
             if field is not None:
                 if records is None:
                     records = self._records.take(slots, mode="clip")
-                if frames := self.shared.get(leaf):
-                    taken[leaf] = frames.take(records[field], new)
-                else:
-                    taken[leaf] = records[field].copy()
+                part = records[field]
+                taken[leaf] = part.copy() if frames is None else frames.take(part, new)
             elif column.dtype.hasobject:
                 taken[leaf] = column[slots]
             else:
