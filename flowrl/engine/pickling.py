@@ -84,9 +84,9 @@ def _broken_part(value: Any, seen: set[int]) -> tuple[str, Any, Exception] | Non
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a value, each with the suffix that accesses it, such as ".name" or "[0]"."""
     if isinstance(value, dict):
-        yield from ((f"[{key!r}]", part) for key, part in value.items())
+        yield from ((f"[{key!r}]", part) for key, part in list(value.items()))  # a thread may write
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
-        yield from ((f"[{k}]", part) for k, part in enumerate(value))
+        yield from ((f"[{k}]", part) for k, part in enumerate(list(value)))
     elif isinstance(value, partial):
         yield from [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
     if isinstance(value, FunctionType):

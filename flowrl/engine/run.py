@@ -113,7 +113,7 @@ class Run:
         # Seconds so far, for `flowrl.engine.ledger`: in calls of the run, taking states, asleep by what it waited for.
         self.inside, self.saving = 0.0, 0.0
         self.asleep: dict[tuple[str, ...], float] = {}
-        self._told_lost = set[tuple[str, str]]()
+        self._told_lost = set[str]()
         self._entered = 0.0  # when the current call began, or went on after a look
         self._look: Callable[[Run], float] | None = None
         self._next_look = math.inf
@@ -313,10 +313,10 @@ class Run:
     def _tell_lost(self) -> None:
         """Say once what has changed that no state has (D14)."""
         for meter, watching in self._watched:
-            for what in changed(watching):
-                if (meter.path, what) not in self._told_lost:
-                    self._told_lost.add((meter.path, what))
-                    log.warning("%s (%s): %s has changed and %s", meter.path, meter.site, what, REMEDY)
+            if meter.path not in self._told_lost and (found := list(changed(watching))):
+                self._told_lost.add(meter.path)
+                what = found[0] if len(found) == 1 else f"{found[0]} (and {len(found) - 1} more)"
+                log.warning("%s (%s): %s has changed and %s", meter.path, meter.site, what, REMEDY)
 
     def load_state_dict(self, state: Mapping[str, Any], *, partial: bool = False) -> IncompatibleKeys:
         """Continue exactly where `state_dict` was taken.
