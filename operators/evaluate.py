@@ -31,8 +31,7 @@ log = logging.getLogger("flowrl")
 #: A run whose evaluations take a larger share of its seconds, and more than `FEW_SECONDS`, says so.
 LARGE_SHARE = 0.25
 FEW_SECONDS = 1.0
-#: How many times as many environments of this process play the many episodes of a goal, and of its confirmation, which
-#: never end early.
+#: How many times as many environments of this process play the episodes of a goal, and those that never end early.
 SIDE_BY_SIDE, CONFIRM_SIDE_BY_SIDE = 4, 8
 
 
@@ -95,6 +94,15 @@ def _side_by_side(workers: BaseWorkers, times: int) -> int:
     return workers.num_eval_envs * (times if workers.evaluation_env.kind == "local" else 1)
 
 
+def _until_missed(workers: BaseWorkers) -> int:
+    """The most environments that play for a goal, of which a hopeless policy plays few episodes."""
+    from flowrl.rollout.evaluation import LOOK
+
+    if workers.evaluation_env.kind != "local":
+        return workers.num_eval_envs
+    return min(_side_by_side(workers, SIDE_BY_SIDE), LOOK)
+
+
 def clock_of(workers: BaseWorkers) -> str:
     """The counter that evaluations follow."""
     return WorkersContract(workers).clock
@@ -112,14 +120,15 @@ def _can_be_made_again(op: Any, attribute: Any, workers: BaseWorkers) -> None:
 class Evaluate:
     """Adds `eval_return` to the first result at which an evaluation is due, and passes all results on.
 
-    It is the mean raw return of whole episodes of the policy in its eval mode, from the same starts each time (S6), in
-    separate environments (S3); `best_eval_return` is the best so far, of the agents that the goal names, and
-    `eval_episodes` their number. `episodes` screen: only where they reach the goal are `goal_episodes` played, unless a
-    round of these misses it (see `flowrl.rollout.evaluate`). The same episodes give `eval_reward_per_step`;
-    `eval_win_rate` if the environment reports wins (S5, see `flowrl.rollout.scores`), with `eval_judged`, the share of
-    episodes that say (S9); in a game `eval_return/NAME`, `eval_win_rate/NAME` and `eval_judged/NAME` of each agent; and
-    `eval_cut_episodes` if some did not end. `eval_seconds` and `eval_share` are the time of all evaluations so far, in
-    seconds and as a share of the run.
+    It is the mean raw return of whole episodes of the policy in its eval mode, in separate environments (S3);
+    `best_eval_return` is the best so far, of the agents that the goal names, and `eval_episodes` their number. The
+    starts are others in each evaluation, and follow from the seed and its number (S6). With a goal there are
+    `goal_episodes`, or fewer where these make it implausible (see `flowrl.rollout.evaluation.implausible`). A policy
+    becomes the best over as many episodes as the best one before had: where it has fewer, it plays on. The same
+    episodes give `eval_reward_per_step`; `eval_win_rate` if the environment reports wins (S5, see
+    `flowrl.rollout.scores`), with `eval_judged`, the share of episodes that say (S9); in a game `eval_return/NAME`,
+    `eval_win_rate/NAME` and `eval_judged/NAME` of each agent; and `eval_cut_episodes` if some did not end.
+    `eval_seconds` and `eval_share` are the time of all evaluations so far, in seconds and as a share of the run.
 
     An evaluation is due `every` env steps, but not before the plan's first update, nor before training has taken
     `train_ratio` times the env steps of the last evaluation.
@@ -128,17 +137,18 @@ class Evaluate:
         workers: Workers with the policy and the environment.
         every: Env steps between evaluations. Of a plan that counts updates (see `BaseWorkers.clock`): updates, and
             `train_ratio` does not apply.
-        episodes: Episodes of an evaluation; where learners of a league meet a judge, of each of them.
+        episodes: Episodes of an evaluation without a goal; where learners of a league meet a judge, of each of them.
         seed: Seed of the starts.
         save: File for the weights of the best policy so far, the latest of equals.
         goal: Return to reach, or those of agents of a game by name; None: `stop_value`.
-        goal_episodes: Episodes that decide whether the goal is reached.
+        goal_episodes: Episodes that decide whether the goal is reached; if `episodes` are more, those.
         train_ratio: Env steps of training per env step of the last evaluation, before the next one.
         stop_value: The stream ends after the first result whose `eval_return` is at least this.
         max_steps: Steps after which an episode is cut.
         video: Folder for films of the first episodes of each evaluation, in step-N.
 
-    State: when the next evaluation is due, the best return and the latest.
+    State: when the next evaluation is due, how many there were, the latest return, and the best one with the number of
+    its episodes.
     """
 
     requires: ClassVar[dict[str, str]] = {
@@ -162,6 +172,8 @@ class Evaluate:
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     best: float | None = state(default=None)
     latest: float | None = state(default=None)
+    number: int = state(default=0, added=True)
+    best_episodes: int = state(default=0, added=True)
     context: Context = context()
 
     @property
@@ -173,26 +185,30 @@ class Evaluate:
             return result
         if self.context.learns and not self.context.counters.get("updates"):
             return result
-        from flowrl.rollout.evaluation import reaches, return_of, scores
+        from flowrl.rollout.evaluation import return_of, scores
 
-        of = self.context, self.workers, self.workers.policy, self.seed, "fixed"
+        self.number += 1
+        of = self.context, self.workers, self.workers.policy, self.seed
+        options: dict[str, Any] = {"episodes": self.episodes, "max_steps": self.max_steps}
+        if (goal := self.stop_value if self.goal is None else self.goal) is not None:
+            options["episodes"] = max(self.episodes, self.goal_episodes)
+            options["num_envs"] = _until_missed(self.workers)
         video = None if self.video is None else Path(self.video, f"step-{now:09}")
-        played, timing = _play(*of, video=video, episodes=self.episodes, max_steps=self.max_steps)
-        steps = scores(played).steps
-        goal = self.stop_value if self.goal is None else self.goal
-        if goal is not None and reaches(goal, played) and self.episodes < self.goal_episodes:
-            num_envs = _side_by_side(self.workers, SIDE_BY_SIDE)
-            many = self.goal_episodes
-            played, timing = _play(*of, episodes=many, num_envs=num_envs, goal=goal, max_steps=self.max_steps)
-            steps += scores(played).steps
-        found = scores(played)
+        played, timing = _play(*of, f"{self.number}", goal=goal, video=video, **options)
+        best = self.best if self.best is not None and math.isfinite(self.best) else -math.inf  # an older state: NaN
+        missing = self.best_episodes - scores(played).episodes
+        if missing > 0 and return_of(self.goal or 0, played) >= best:
+            options["episodes"] = -(-missing // len(self.workers.evaluated(self.workers.policy)))
+            more, timing = _play(*of, f"{self.number}/more", **options)
+            played += more
+        found, score = scores(played), return_of(self.goal or 0, played)
+        steps = found.steps
         self.due = (now // self.every + 1) * self.every
         if clock_of(self.workers) == "env_steps":
             self.due = max(self.due, now + math.ceil(self.train_ratio * steps))
         self.latest = found.return_mean
-        score = self.latest if self.goal is None else return_of(self.goal, played)
-        if self.best is None or not math.isfinite(self.best) or score >= self.best:  # an older state may hold NaN
-            self.best = score
+        if self.best is None or score >= best:
+            self.best, self.best_episodes = score, found.episodes
             if self.save is not None:
                 self.workers.save_policy(self.save)
         shown = {"eval_return": self.latest, "best_eval_return": self.best, "eval_episodes": found.episodes}
@@ -210,7 +226,7 @@ class Confirm:
     """Adds `confirmed_return` to a result whose evaluation reaches a goal within a budget of steps.
 
     It saves the evaluated policy beside `path`, loads it into a separate policy and plays on new seeds: a goal reached
-    on the fixed seeds alone may be luck (S6). Each policy is tried once. Only a confirmed policy replaces the file at
+    once may be luck (S6). Each policy is tried once. Only a confirmed policy replaces the file at
     `path`, the best policy of the evaluations. A goal of agents by name adds `confirmed_return/NAME` of each, and
     `confirmed_return`, of them together, once all reach it.
 

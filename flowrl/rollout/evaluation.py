@@ -37,6 +37,12 @@ PolicyMaker = Callable[[gymnasium.Space[Any], gymnasium.Space[Any]], Any]
 
 #: Default number of steps after which an evaluation cuts an episode.
 MAX_STEPS = 10_000
+#: An evaluation looks whether its goal is out of reach after so many episodes, and once more after twice as many.
+LOOK, LOOKS = 20, 2
+#: How far below a goal, see `implausible`, ends an evaluation; and the error of a look at returns with a floor.
+FAR, ERROR = 4.2, 5e-4
+#: The least share of episodes above a floor that is thought of where nothing else is known.
+RARE = 1 / 12
 
 
 def evaluate(
@@ -54,8 +60,8 @@ def evaluate(
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them, environment by environment.
 
-    With a `goal` the episodes end early where it is missed (S6): after the first, second, fourth, eighth ... round of
-    all environments, if a mean return is below the goal.
+    With a `goal` the episodes end early where a mean of it is `implausible` (S6): after the first round of all
+    environments by which there are `LOOK` episodes, or after as many rounds again.
 
     `env` is what `flowrl.envs.make_manager` takes, made with `env_args`, or the `Environments` of a worker set.
 
@@ -95,7 +101,11 @@ def evaluate(
             actor = Actor(manager, alone.eval_mode, noise_seed)
 
         def missed(counted: list[Episode]) -> bool:
-            return goal is not None and not reaches(goal, [*counted, *_of_agents(of_agents, counted)])
+            found = [*counted, *_of_agents(of_agents, counted)]
+            return any(
+                implausible([each.return_ for each in found if each.agent == name], least)
+                for name, least in by_agent(goal if goal is not None else {}).items()
+            )
 
         played = _play(actor, manager, episodes, max_steps, None if goal is None else missed)
     if cut := sum(episode.cut for episode in played):
@@ -192,17 +202,18 @@ def _play(
     max_steps: int,
     missed: Callable[[list[Episode]], bool] | None,
 ) -> list[Episode]:
-    """Each environment's share of the episodes, or of the first ones if these have missed the goal."""
+    """Each environment's share of the episodes, or of the first ones if these have missed the goal at a look."""
     played: list[list[Episode]] = [[] for _ in range(manager.num_envs)]
     counts, most = np.zeros(manager.num_envs, np.int64), shares_of(episodes, manager.num_envs)
     returns = np.zeros(manager.num_envs)
-    rounds = int(most.max()) if missed is None else 1
+    looks = [] if missed is None else [-(-LOOK // manager.num_envs) * times for times in range(1, LOOKS + 1)]
 
     def keep(episode: Episode) -> None:
         played[episode.env_id].append(episode)
         counts[episode.env_id] += 1
 
     while True:
+        rounds = looks.pop(0) if looks else int(most.max())
         share = np.minimum(rounds, most)
         while (counts < share).any():
             _, step = actor.step(wait=counts >= share)
@@ -220,7 +231,6 @@ def _play(
         counted = [episode for of, n in zip(played, share.tolist()) for episode in of[:n]]
         if rounds >= most.max() or (missed is not None and missed(counted)):
             break
-        rounds *= 2
     for fault in manager.drain_faults():
         log.warning("evaluating: %s", fault)
     return counted
@@ -290,6 +300,37 @@ def scores(episodes: Sequence[Episode], agent: str = "") -> Scores:
         judged=len(judged),
         cut=sum(episode.cut for episode in episodes),
     )
+
+
+def implausible(returns: Sequence[float], goal: float) -> bool:
+    """Whether these returns `[n]` make it implausible that the policy's mean return is the goal R.
+
+    With d_i = R - x_i they do where ``Σ d_i ≥ FAR √(Σ d_i²)``. Of a policy of mean R whose returns are symmetric about
+    it that happens with a probability of at most exp(-FAR²/2), 1.5e-4 at each look, whatever their distribution. Longer
+    lower tails are safer; `FAR` leaves room for a longer upper tail, as far as that of an exponential distribution,
+    where simulation finds less than 1 in 1,000 too.
+
+    Where most returns equal the lowest one x, as with 0/1, high ones may just not have been seen. Then those above x
+    must also be so few that it is an event of at most `ERROR` if a share q of all is: ``q = (R - x) / (-2 x)`` where
+    x < R < -x, for returns that are at most as high above 0 as x is below it; else `RARE`, which no look can tell.
+
+    Source: Efron 1969, Student's t-test under symmetry conditions; de la Peña, Lai and Shao 2009, Self-normalized
+    processes.
+
+    >>> implausible([-1300.0, -1100.0, -1500.0, -1250.0] * 5, -200), implausible([-260.0, -140.0] * 10, -195)
+    (True, False)
+    >>> implausible([0.0] * 20, 0.1), implausible([-500.0] * 20, -100)
+    (False, True)
+    """
+    below = goal - np.asarray(returns, float)
+    if not len(below) or not below.sum() >= FAR * np.sqrt((below**2).sum()):
+        return False
+    lowest, n = min(returns), len(returns)
+    above = sum(each > lowest for each in returns)
+    if 2 * above >= n:
+        return True
+    share = (goal - lowest) / (-2 * lowest) if lowest < goal < -lowest else RARE
+    return sum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(above + 1)) <= ERROR
 
 
 def by_agent(goal: Goal) -> Mapping[str, float]:

@@ -109,10 +109,12 @@ class Configuration(PolicySettings, Option):
         1, "threads of torch and numpy in this process; more than one pays for large networks only", resume="rounding"
     )
     eval_episodes: int = at_least_one(
-        5, "episodes of an evaluation; where they reach --stop-return it goes on to goal_episodes", resume="free"
+        5, "episodes of an evaluation; with --stop-return there are goal_episodes", resume="free"
     )
     goal_episodes: int = at_least_one(
-        100, "episodes that decide whether --stop-return is reached, and as many more on fresh seeds", resume="free"
+        100,
+        "episodes of an evaluation that decides about --stop-return, and as many more on fresh seeds",
+        resume="free",
     )
     eval_train_ratio: float = not_negative(
         1.0, "env steps of training for each env step of an evaluation, before the next evaluation", resume="free"
@@ -120,7 +122,7 @@ class Configuration(PolicySettings, Option):
     eval_max_steps: int = at_least_one(10_000, "steps after which an evaluation cuts an episode", resume="free")
     eval_every: int | None = not_negative(
         None,
-        "least env steps between evaluations, 0: none; None: 1/10 of the budget in `flowrl run`, none in a Trainer",
+        "least env steps between evaluations, 0: none; None: 1/10 of the budget; none in a Trainer without out",
         resume="free",
     )
     #: A `Trainer` saves only in `save`.

@@ -202,7 +202,7 @@ class TrainedPolicy:
     ) -> dict[str, Any]:
         """Play whole episodes in the eval mode, in separate environments (S3); see `flowrl.rollout.Scores`.
 
-        Without arguments it plays the `goal_episodes` of the configuration, from the seed of the plan's own evaluation.
+        Without arguments it plays the `goal_episodes` of the configuration, from the same starts at each call.
         In a game of several agents `agents` has those of each by name. Of a league the first learner plays all agents.
         `video` is a folder for films of the first episodes.
 

@@ -92,7 +92,7 @@ def test_the_starts_are_others_than_in_training_and_follow_from_the_seed(run: Pa
     workers, _ = plan_file.build(plan_file.Config(hidden=(8,)))
     with workers:
         workers.policy.load_weights(torch.load(run / "policy.pt", weights_only=True))
-        seeds = [0, SeedTree(0).integer("evaluation/fixed"), SeedTree(0).integer("evaluation/fresh-1")]
+        seeds = [0, SeedTree(0).integer("evaluation/1"), SeedTree(0).integer("evaluation/fresh-1")]
         others = [scores(evaluate(workers.policy, "CartPole-v1", episodes=30, seed=seed)) for seed in seeds]
     assert evaluate_run(run, episodes=30, seed=0).scores not in others
     assert found(run, "--episodes", 9) == found(run, "--episodes", 9) != found(run, "--episodes", 9, "--seed", 1)

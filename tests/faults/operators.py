@@ -47,7 +47,7 @@ FAULTS = [
         "S6",
         "operators/evaluate.py",
         'f"fresh-{self.tries}"',
-        '"fixed"',
+        '"fresh"',
         EVALUATE + "test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds",
     ),
     Fault(
@@ -60,9 +60,23 @@ FAULTS = [
     Fault(
         "S6",
         "operators/evaluate.py",
-        "            steps += scores(played).steps\n",
-        "            steps = scores(played).steps\n",
-        EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
+        'purpose}"), context',
+        'fixed"), context',
+        EVALUATE + "test_evaluate_when_due",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        "missing > 0 and return_of",
+        "missing > 99 and return_of",
+        EVALUATE + "test_a_policy_is_the_best_over_as_many_episodes_as_the_one_before",
+    ),
+    Fault(
+        "D3",
+        "operators/evaluate.py",
+        "number: int = state(default=0, added=True)",
+        "number: int = attrs.field(default=0, init=False)",
+        EVALUATE + "test_evaluations_go_on_by_their_number",
     ),
     Fault(
         "S6",

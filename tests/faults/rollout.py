@@ -62,9 +62,16 @@ FAULTS = [
     Fault(
         "S6",
         "flowrl/rollout/evaluation.py",
-        "        rounds *= 2\n",
-        "        rounds *= 4\n",
+        "-(-LOOK // manager.num_envs) * times",
+        "-(-LOOK // manager.num_envs) * times * times",
         "tests/rollout/test_evaluation.py::test_a_goal_that_is_missed_ends_the_episodes_early",
+    ),
+    Fault(
+        "S6",
+        "flowrl/rollout/evaluation.py",
+        "    if 2 * above >= n:\n",
+        "    if True:\n",
+        "tests/rollout/test_evaluation.py::test_few_evaluations_of_a_policy_at_the_goal_end_early",
     ),
     Fault(
         "S3",

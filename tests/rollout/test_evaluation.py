@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -14,6 +15,7 @@ from flowrl.envs import Environments, Episode
 from flowrl.errors import ConfigError, NotFinite
 from flowrl.operators import Evaluate
 from flowrl.rollout import WorkerSet, evaluate, scores
+from flowrl.rollout.evaluation import implausible
 from tests.broken_envs import Stumbles
 from tests.clock_envs import TERMINATED, TRUNCATED, ClockEnv, Table, clock_envs
 from tests.scripted import ScriptedPolicy
@@ -29,7 +31,7 @@ def test_every_environment_plays_its_share() -> None:
 
 
 def test_the_same_seed_meets_the_same_starts() -> None:
-    """S6: fixed evaluation seeds; S1: returns are raw sums of rewards."""
+    """S6: starts follow from the seed alone; S1: returns are raw sums of rewards."""
     policy = ScriptedPolicy(lambda obs, noise, env_steps: (obs[:, 2] > 0).astype(np.int64))
     first, again, other = (evaluate(policy, "CartPole-v1", episodes=6, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
@@ -130,22 +132,67 @@ def test_few_episodes_are_the_first_of_many() -> None:
     assert set(few) <= set(many)
 
 
+def far_below(returns: list[float], goal: float) -> bool:
+    return sum(goal - x for x in returns) >= 4.2 * sum((goal - x) ** 2 for x in returns) ** 0.5
+
+
 @pytest.mark.parametrize("kind", ["local", "async"])
 def test_a_goal_that_is_missed_ends_the_episodes_early(kind: str) -> None:
-    """S6: tested after the first, second, fourth and eighth round; the episodes until then stay the same."""
+    """S6: tested after 20 and 40 episodes, in whole rounds; the episodes until then stay the same."""
     policy = ScriptedPolicy(lambda obs, noise, env_steps: (obs[:, 2] > 0).astype(np.int64))
     envs = Environments("CartPole-v1", kind=kind)
-    whole = evaluate(policy, envs, episodes=20, seed=2, num_envs=2)
-    first = {rounds: [e for e in whole if e.episode_id < rounds] for rounds in (1, 2, 4, 8, 10)}
-    means = {rounds: scores(of).return_mean for rounds, of in first.items()}
-    assert len({*means.values()}) == 5
+    whole = evaluate(policy, envs, episodes=60, seed=2, num_envs=4)
+    first = {rounds: [e for e in whole if e.episode_id < rounds] for rounds in (5, 10, 15)}
     ended = set()
-    for goal in (*means.values(), max(means.values()) + 1, math.nan):
-        rounds = next((rounds for rounds, mean in means.items() if not mean >= goal), 10)
-        played = evaluate(policy, envs, episodes=20, seed=2, num_envs=2, goal=goal)
-        assert played == first[rounds], (goal, rounds)
+    for goal in (0.0, scores(whole).return_mean + 1, 55.0, 1e3, math.nan):
+        rounds = next((n for n in (5, 10) if far_below([e.return_ for e in first[n]], goal)), 15)
+        assert evaluate(policy, envs, episodes=60, seed=2, num_envs=4, goal=goal) == first[rounds], (goal, rounds)
         ended.add(rounds)
-    assert len(ended) > 2
+    assert ended == {5, 10, 15}
+
+
+def missed_early(returns: np.ndarray, goal: float) -> bool:
+    return any(implausible(returns[:n].tolist(), goal) for n in (20, 40))
+
+
+#: Returns of a policy, as many as one wants: nearly solved, of four clusters, of wins, games and floors.
+RETURNS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "CartPole, nearly solved": lambda rng, n: np.where(rng.random(n) < 0.8, 500, rng.integers(150, 500, n)),
+    "CartPole, hardly begun": lambda rng, n: 9 + rng.geometric(1 / 13, n),
+    "Pendulum": lambda rng, n: rng.choice([-1.0, -124, -240, -350], n, p=[0.1, 0.55, 0.3, 0.05]) + rng.normal(0, 5, n),
+    **{f"wins, {share}": lambda rng, n, share=share: 1.0 * (rng.random(n) < share) for share in (0.1, 0.3, 0.5, 0.9)},
+    "games, mostly lost": lambda rng, n: np.where(rng.random(n) < 0.2, 1.0, -1.0),
+    "MountainCar, a floor": lambda rng, n: np.where(rng.random(n) < 0.3, rng.integers(-150, -85, n), -200),
+}
+
+
+@pytest.mark.parametrize("evaluations", [500, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("case", RETURNS)
+def test_few_evaluations_of_a_policy_at_the_goal_end_early(case: str, evaluations: int) -> None:
+    """S6: at most 1 in 1,000 of a mean R; 99 % at R + 3s/10 reach it; at R - 3s/10 hardly any does so twice."""
+    rng = np.random.default_rng(8)
+    many = RETURNS[case](rng, 1_000_000)
+    mean, s = many.mean(), many.std()
+    played = rng.choice(many, (evaluations, 200))
+    assert sum(missed_early(returns, mean) for returns in played) <= evaluations / 1_000
+
+    def reached(returns: np.ndarray, goal: float) -> bool:
+        return returns.mean() >= goal and not missed_early(returns, goal)
+
+    assert sum(reached(each[:100], mean - 0.3 * s) for each in played) >= 0.99 * evaluations
+    low = mean + 0.3 * s
+    assert sum(reached(each[:100], low) and each[100:].mean() >= low for each in played) <= evaluations / 1_000
+
+
+def test_what_is_out_of_reach_ends_early() -> None:
+    """S6: a clear miss takes 20 episodes, with a floor as long as that tells."""
+    assert implausible([-1_300.0, -1_100.0, -1_500.0, -1_250.0] * 5, -200)
+    assert implausible([-500.0] * 20, -100), "half of the returns above would be 500 or more"
+    assert not implausible([-200.0] * 20, -110)
+    assert implausible([-200.0] * 40, -110)
+    assert not implausible([0.0] * 40, 0.1)
+    assert not implausible([], 1.0)
+    assert not implausible([math.nan] * 20, 1.0)
 
 
 @pytest.mark.parametrize("kind", ["local", "async"])
