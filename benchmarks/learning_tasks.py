@@ -103,8 +103,8 @@ MOUNTAIN_CAR = (
 )
 #: Settings of SAC, TD3 and DDPG: an update for each step, of networks that are large enough for Pendulum-v1.
 SMALL = f"--set hidden=[64,64] --set batch_size=128 --set replay_ratio=128 --set learning_rate=1e-3 {NUMPY}"
-#: Twenty updates per env step.
-EAGER = f"{SMALL} --set replay_ratio=2560 --set eval_every=250"
+#: Twenty updates per env step; an evaluation of twenty episodes is as long as the whole budget.
+EAGER = f"{SMALL} --set replay_ratio=2560 --set eval_every=250 --set eval_train_ratio=0"
 #: Of MBPO: ten updates per env step, from short rollouts of a small model; and what looks as often at SAC.
 OFTEN = "--set eval_every=250 --set eval_train_ratio=0"
 IMAGINING = (
