@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _Settings = TypeVar("_Settings")
 
+#: No setting is a whole number of this size: a seed has 64 bits.
+LARGEST = 2**64
+
 #: The value of `network` for the network of the Atari papers.
 NATURE = "nature"
 
@@ -247,6 +250,11 @@ def construct(cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:
         if any(math.isnan(each) or not (unbounded or each == fields[name].default) for each in not_finite(value)):
             expected = "a number, or inf for no bound" if unbounded else "finite numbers"
             raise ConfigError(f"{name}={value!r}: expected {expected}")
+        if any(
+            type(each) is int and abs(each) >= LARGEST
+            for each in (value if isinstance(value, (list, tuple)) else [value])
+        ):
+            raise ConfigError(f"{name}={value!r}: expected a number below 2**64")
     try:
         return cls(**values)
     except (TypeError, ValueError, AssertionError) as error:

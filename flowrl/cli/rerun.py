@@ -118,7 +118,12 @@ class Again:
         if forks_in(about):
             raise ConfigError(f"{path} was resumed with other settings (a fork): it is no longer one run of one plan")
         results = [_line(result) for result in read_results(path)]
-        summary = read_json(path / "summary.json") if (path / "summary.json").is_file() else {}
+        try:
+            summary = read_json(path / "summary.json") if (path / "summary.json").is_file() else {}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path / 'summary.json'} cannot be read: {error}") from error
+        if not isinstance(summary, dict):
+            raise ConfigError(f"{path / 'summary.json'} is malformed: expected a table of values")
         if not (path / JOURNAL).is_file():
             return cls(path, results, summary, None, about)
         stored = StoredJournal.read(path / JOURNAL)

@@ -99,6 +99,8 @@ MANIFEST = "manifest.json"
 
 #: The most bytes, and levels, of a JSON file that is read whole.
 LARGEST, DEEPEST = 2**26, 100
+#: Bytes that are read at a time: a reader that asks for more takes that memory, whatever the file has.
+CHUNK = 2**22
 
 
 @contextmanager
@@ -111,12 +113,18 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_file(path: Path, most: int = LARGEST) -> bytes:
-    """The content of a file. Raises: OSError, also for one of more than `most` bytes."""
+    """The content of a file, in no more memory than it has bytes.
+
+    Raises: OSError, also for one of more than `most` bytes.
+    """
+    data = bytearray()
     with opened(path) as file:
-        data = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
-    if data is None or len(data) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
-    return data
+        if os.fstat(file.fileno()).st_size <= most:
+            while len(data) <= most and (chunk := file.read(min(CHUNK, most + 1 - len(data)))):
+                data += chunk
+            if len(data) <= most:
+                return bytes(data)
+    raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
 
 
 def read_json(path: Path) -> Any:

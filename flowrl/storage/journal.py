@@ -23,6 +23,8 @@ from flowrl.storage.files import parse_json, read_file
 VERSION = 1
 #: Most bytes of a file.
 LARGEST = 2**32
+#: The most bytes of content: so many, and so many more for each byte of the file.
+LEAST, MOST = 2**26, 64
 
 
 class JournalFile:
@@ -91,13 +93,15 @@ class StoredJournal:
             raise ConfigError(f"{path} is no journal of flowrl") from None
         if version != VERSION:
             raise ConfigError(f"{path} has version {version} of the format, and this flowrl reads {VERSION}")
-        parts = []
+        parts, left = [], LEAST + MOST * len(data)
         while rest:
             stream = zlib.decompressobj()
             try:
-                parts.append(stream.decompress(rest))
+                parts.append(stream.decompress(rest, left + 1))
             except zlib.error:
                 raise ConfigError(f"{path} is damaged in its part {len(parts) + 1}") from None
+            if (left := left - len(parts[-1])) < 0:
+                raise ConfigError(f"{path} is no journal of flowrl: it unpacks to over {MOST} times its size")
             rest = stream.unused_data
             if not stream.eof:
                 break

@@ -19,6 +19,7 @@ from flowrl.engine.workers import WORKER_TIMEOUT
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import (
+    LARGEST,
     POLICY_SETTINGS,
     Option,
     PolicySettings,
@@ -370,7 +371,7 @@ def parse_value(text: str) -> Any:
     >>> [parse_value(text) for text in ("1e-4", "true", "None", "[64, 64]", "(64, 64)", "relu", "1e6")]
     [0.0001, True, None, [64, 64], (64, 64), 'relu', 1000000]
     """
-    if re.fullmatch(r"\d+e\d{1,2}", text.strip()):
+    if re.fullmatch(r"\d{1,200}e\d{1,2}", text.strip()):
         return int(float(text))  # counts are written like this, and a float field takes an int
     try:
         return json.loads(text)
@@ -431,6 +432,8 @@ def _convert(value: Any, expected: Any) -> Any:
     if expected in (int, float) and isinstance(value, bool):
         raise TypeCheckError("a bool is no number")
     if expected is float and isinstance(value, int):
+        if abs(value) >= LARGEST:
+            raise TypeCheckError("a number that large")
         return float(value)
     if origin in (Union, UnionType):
         return _convert_union(value, args)

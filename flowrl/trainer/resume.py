@@ -34,7 +34,7 @@ def _outcome(run: Path) -> str:
     """How a run ended, by its summary; "" if that cannot be read."""
     try:
         return str(read_json(run / "summary.json")["outcome"])
-    except (ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         return ""
 
 

@@ -90,4 +90,18 @@ FAULTS = [
         "",
         "tests/storage/test_journal_file.py::test_what_was_written_can_be_read_after_a_kill",
     ),
+    Fault(
+        "D19",
+        "flowrl/storage/journal.py",
+        "stream.decompress(rest, left + 1)",
+        "stream.decompress(rest)",
+        "tests/storage/test_journal_file.py::test_a_small_file_takes_little_memory",
+    ),
+    Fault(
+        "X4",
+        "flowrl/trainer/config.py",
+        "if abs(value) >= LARGEST:",
+        "if False:",
+        "tests/cli/test_settings.py::test_a_number_that_no_setting_takes_is_refused_in_a_line",
+    ),
 ]

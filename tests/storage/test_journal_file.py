@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,20 @@ def test_what_was_written_can_be_read_after_a_kill(tmp_path):
     assert StoredJournal.read(tmp_path / "journal").parts == [b"one ", b"another two"]
     with pytest.raises(ConfigError, match="is shorter than it was at the checkpoint"):
         JournalFile(tmp_path / "journal", {}, 1_000)
+
+
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    """D19: neither for what it might have, nor for what it unpacks to."""
+    small(tmp_path / "journal")
+    tracemalloc.start()
+    StoredJournal.read(tmp_path / "journal")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    header = (tmp_path / "journal").read_bytes().partition(b"\n")[0]
+    packer = zlib.compressobj(9)
+    packed = b"".join(packer.compress(bytes(2**22)) for _ in range(64)) + packer.flush()
+    (tmp_path / "journal").write_bytes(header + b"\n" + packed)
+    tracemalloc.reset_peak()
+    with pytest.raises(ConfigError, match="it unpacks to over 64 times its size"):
+        StoredJournal.read(tmp_path / "journal")
+    assert tracemalloc.get_traced_memory()[1] < 2**28
+    tracemalloc.stop()
