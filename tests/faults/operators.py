@@ -83,7 +83,7 @@ FAULTS = [
         "flowrl/rollout/evaluation.py",
         "episodes) >= least for",
         "episodes) > least for",
-        EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
+        EVALUATE + "test_evaluations_are_as_long_as_the_operator_says",
     ),
     Fault(
         "S6",

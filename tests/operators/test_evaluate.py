@@ -267,8 +267,9 @@ def test_evaluations_are_as_long_as_the_operator_says(workers: WorkerSet, tmp_pa
     assert without_clock(evaluate({"env_steps": 10})) == {**result, "env_steps": 10}
     films = {file.name for file in (tmp_path / "films" / "step-000000010").iterdir()}
     assert films == {f"eval-episode-{k}.mp4" for k in range(3)}
-    confirm = Confirm(workers, goal=0.0, path=tmp_path / "policy.pt", episodes=2, max_steps=3)
-    assert confirm({"env_steps": 5, "eval_return": 1.0})["confirmed_return"] == 3
+    confirm = Confirm(workers, goal=3.0, path=tmp_path / "policy.pt", episodes=2, max_steps=3)
+    assert confirm({"env_steps": 5, "eval_return": 3.0})["confirmed_return"] == 3
+    assert (tmp_path / "policy.pt").exists(), "the goal itself is enough (S6)"
 
 
 def test_a_goal_is_confirmed_on_the_saved_policy_and_fresh_seeds(workers: WorkerSet, tmp_path: Path) -> None:
