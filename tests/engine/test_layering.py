@@ -58,7 +58,7 @@ UP = {
 
 
 #: Call sites of `hasattr` and `getattr` are fewer. They look at what others have written.
-MOST_PROBES = 45
+MOST_PROBES = 50
 
 
 class Import(NamedTuple):

@@ -101,14 +101,14 @@ class EnvProcess:
         self._factories = {env_id: CloudpickleWrapper(factory) for env_id, factory in factories.items()}
 
     def start(self) -> None:
-        self._context: Any = multiprocessing.get_context(start_method(self._method))  # of what is loaded by now
-        lifeline, self._lifeline = self._context.Pipe(duplex=False)
+        context: Any = multiprocessing.get_context(start_method(self._method))  # that fits what is loaded by now
+        lifeline, self._lifeline = context.Pipe(duplex=False)
         theirs = self._begin()
         trace, self._trace_path = tempfile.mkstemp(prefix="flowrl-trace-")
         self._trace, self.left_at = os.fdopen(trace), ""
         arguments = (theirs, lifeline, self._factories, self.host, self._trace_path)
         try:
-            self._process = self._context.Process(
+            self._process: Any = context.Process(
                 target=worker_main.run, args=arguments, name=f"flowrl-envs-{self.host}"
             )
             self._process.start()
