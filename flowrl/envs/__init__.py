@@ -1,5 +1,6 @@
 """Environments and their managers."""
 
+import flowrl.envs._gymnasium  # noqa: F401  # first: older ones fail in the others with what nobody understands
 from flowrl.envs.make import EnvFactory, Environments, make_env, make_manager
 from flowrl.envs.managers.async_subprocess import AsyncSubprocessEnvManager
 from flowrl.envs.managers.base import Episode, Manager, StepResult

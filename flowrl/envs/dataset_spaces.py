@@ -206,7 +206,9 @@ def space_from_json(found: Mapping[str, Any]) -> gymnasium.Space[Any]:
                 setattr(made, NETWORK, NATURE)
             return made
         if kind == "Discrete":
-            return spaces.Discrete(found["n"], start=found["start"], dtype=np.dtype(found["dtype"]).type)
+            dtype = np.dtype(found["dtype"]).type
+            kept = {} if dtype is np.int64 else {"dtype": dtype}  # gymnasium below 1.3 takes no dtype
+            return spaces.Discrete(found["n"], start=found["start"], **kept)
         if kind == "MultiDiscrete":
             return spaces.MultiDiscrete(found["nvec"], np.dtype(found["dtype"]).type, start=found["start"])
         if kind == "MultiBinary":

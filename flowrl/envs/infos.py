@@ -146,7 +146,7 @@ class InfoColumns(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {key: number_of(key, info.get(key), fill) for key, fill in self._fills.items()}
 
 
-class VectorInfoColumns(VectorWrapper[Any, Any, Any]):
+class VectorInfoColumns(VectorWrapper):  # not generic below 1.4
     """`InfoColumns` for a vector environment, in each autoreset mode (T1, T2, T3).
 
     Values that a mask of `infos` excludes count as missing (T10).

@@ -150,7 +150,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         return masked(obs, info, self.action_space, "step"), reward, terminated, truncated, info
 
 
-class VectorActionMask(VectorWrapper[Any, Any, Any]):
+class VectorActionMask(VectorWrapper):  # not generic below 1.4
     """`ActionMask` for a vector environment, with masks `[N, A]`, in each autoreset mode (T1, T2, T3).
 
     Raises: see `ActionMask`.

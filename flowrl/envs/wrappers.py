@@ -37,7 +37,6 @@ from gymnasium.wrappers import (
     RecordEpisodeStatistics,
     RecordVideo,
     RenderCollection,
-    RepeatAction,
     StickyAction,
     TimeAwareObservation,
     TimeLimit,
@@ -100,7 +99,8 @@ KEEP_REWARDS = (
     *(RecordEpisodeStatistics, VectorRecordEpisodeStatistics),
     *(gymnasium.ObservationWrapper, gymnasium.ActionWrapper, VectorObservationWrapper, VectorActionWrapper),
     # These repeat or delay actions and observations, and return the sum of the rewards.
-    *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction, RepeatAction),
+    *(AtariPreprocessing, FrameStackObservation, MaxAndSkipObservation, DelayObservation, StickyAction),
+    *(vars(gymnasium.wrappers)[name] for name in ["RepeatAction"] if name in gymnasium.wrappers.__all__),  # from 1.3
     *(TimeAwareObservation, AddRenderObservation, RecordVideo, RenderCollection, HumanRendering),
     *(ActionMask, VectorActionMask, InfoColumns, VectorInfoColumns),
 )

@@ -29,7 +29,7 @@ def missing(package: str = "moviepy") -> str:
     return "" if found else f"the extra `envs`, since {package} is not installed: pip install 'flowrl-engine[envs]'"
 
 
-class _Film(RecordVideo[Any, Any]):
+class _Film(RecordVideo):  # of other parameters below 1.3
     """One film per episode: with a `video_length`, gymnasium's would continue into the next episode."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:

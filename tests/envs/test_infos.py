@@ -49,7 +49,7 @@ class Told(gymnasium.Env[Any, Any]):
         return np.full(1, self.t, np.float32), 1.0, self.t == self.length, False, told(self.t)
 
 
-class Poisoned(VectorWrapper[Any, Any, Any]):
+class Poisoned(VectorWrapper):
     """What masks exclude is nonsense (T10)."""
 
     def step(self, actions: Any) -> Any:
