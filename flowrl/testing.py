@@ -20,6 +20,8 @@ import attrs
 
 from flowrl.engine.futures import Future
 from flowrl.engine.graph import paths
+from flowrl.engine.held import REMEDY, lost
+from flowrl.engine.operator import name_of
 from flowrl.engine.plan import Plan, from_items
 from flowrl.engine.protocols import Array
 from flowrl.engine.remote import Remote, measured
@@ -43,10 +45,11 @@ def check_operator(
     `make` returns an operator with fresh resources; `expected` holds the items that it should emit.
 
     Raises:
-        AssertionError: names the step and the difference.
+        AssertionError: names the step and the difference, or the field that is in no checkpoint (D14).
     """
-    inputs = copy.deepcopy(list(items))
-    with from_items(inputs).then(make(), verb).run() as run:
+    made, inputs = make(), copy.deepcopy(list(items))
+    assert not (found := next(lost(made), "")), f"{name_of(made)}: {found} changes and {REMEDY}"
+    with from_items(inputs).then(made, verb).run() as run:
         list(run)
     assert same(inputs, list(items)), "the operator changed its input items in place"
     check_plan(lambda: from_items(inputs).then(make(), verb), expected=expected)

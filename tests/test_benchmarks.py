@@ -431,7 +431,7 @@ def test_sampling_on_ray_is_measured_with_or_without_rllib() -> None:
 @pytest.mark.slow
 def test_gathering_on_ray_is_measured_beside_ray_alone() -> None:
     text = printed("ray_gather.py", "--seconds", "0.05", "--rounds", "1", "--actors", "1")
-    rows = re.findall(r"^small items +(Ray alone|flowrl), (\d+) in flight.* [\d,]+ items/s", text, re.MULTILINE)
+    rows = re.findall(r"^small items +(Ray alone|flowrl), (\d+) in flight.* [\d,.]+ items/s", text, re.MULTILINE)
     assert rows == [("Ray alone", "1"), ("Ray alone", "8"), *(("flowrl", n) for n in "18188")], text
 
 

@@ -262,7 +262,7 @@ def test_a_setting_of_a_policy_is_not_set_afterwards() -> None:
 
 @pytest.mark.parametrize("text", ["tau=1" + "0" * 400, "batch_size=1" + "0" * 400 + "e99", "torch_threads=" + "9" * 20])
 def test_a_number_that_no_setting_takes_is_refused_in_a_line(text: str) -> None:
-    """X4."""
+    """X4: before anything is made of it."""
     done = CliRunner().invoke(cli, ["explain", "dqn", "--set", text])
     assert done.exit_code == 2
     assert done.stderr.startswith(f"Error: {text[:5]}")

@@ -60,8 +60,8 @@ FAULTS = [
     Fault(
         "S6",
         "operators/evaluate.py",
-        'purpose}"), context',
-        'fixed"), context',
+        'f"evaluation/{purpose}"',
+        '"evaluation/fixed"',
         EVALUATE + "test_evaluate_when_due",
     ),
     Fault(

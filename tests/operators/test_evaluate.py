@@ -259,7 +259,7 @@ def test_a_plan_ends_when_an_evaluation_reaches_a_value(workers: WorkerSet) -> N
 
 
 def test_evaluations_are_as_long_as_the_operator_says(workers: WorkerSet, tmp_path: Path) -> None:
-    """And are filmed into a folder of their own, if it says so; that changes no score."""
+    """And are filmed into a folder of their own, if it says so, with the same scores. A goal is reached at R (S6)."""
     evaluate = Evaluate(workers, every=5, episodes=3, train_ratio=0.0, max_steps=4)
     result = without_clock(evaluate({"env_steps": 5}))
     assert (result["eval_return"], result["eval_cut_episodes"]) == (4, 3)

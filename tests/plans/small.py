@@ -360,6 +360,7 @@ SMALL["cql continuous"] |= {"candidates": 3}
 SMALL["cql diverse"] = {
     **SMALL["cql continuous"],
     "data": partial(offline_data, "tests.spaces_envs:Arms"),
+    "env": "tests.spaces_envs:Arms",
     "critics": 3,
     "diversity": 1.0,
 }
