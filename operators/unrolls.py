@@ -28,7 +28,8 @@ class Unroll:
     A sequence holds consecutive steps of one episode. Sequences overlap by `burn_in + overlap` steps, so with
     `overlap=0` every step counts once. `mask` marks the steps that count; it is False on
 
-    - padding, which is at the end of a sequence and 0 in every column;
+    - padding, which is at the end of a sequence: 0 in every column but `obs`, `next_obs` and `action`, which repeat its
+      last step (R7);
     - the first `burn_in` steps, which only warm up the recurrent state (N7). A sequence at the start of its episode
       has an exact state and needs no burn-in: all its steps count.
 

@@ -115,9 +115,27 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 
 def _padded(batch: Batch, length: int) -> Batch:
-    """A fragment with rows of zeros at its end, up to `length` rows."""
+    """A fragment with padding at its end, up to `length` rows, see `pad`."""
     if len(batch) == length:
         return batch
     padded: Batch = batch[np.minimum(np.arange(length), len(batch) - 1)]
-    padded[len(batch) :] = 0
+    pad(padded, np.broadcast_to(np.arange(length)[:, None] < len(batch), padded.shape))
     return padded
+
+
+def pad(batch: Batch, real: Any) -> None:
+    """Make padding of the rows `[T, N]` that are not `real`, each after the real ones of its column (N6, R7).
+
+    Of `obs`, `next_obs` and `action` it repeats the last real row, since 0 may be no member of their spaces; other
+    columns are 0.
+    """
+    padding, count = ~real, real.sum(0)
+    last, column = count - 1, np.arange(len(count))
+    if not count.all() and count.any():  # a column without real rows repeats one of another
+        some = int(np.argmax(count > 0))
+        last, column = np.where(count > 0, last, 0), np.where(count > 0, column, some)
+    of = np.nonzero(padding)[1]
+    for name in batch:
+        values = batch[name]
+        copied = name in ("obs", "next_obs", "action") and bool(count.any())
+        values[padding] = values[last[of], column[of]] if copied else 0

@@ -9,6 +9,7 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import PROVENANCE, STREAM, episode_breaks
+from flowrl.data.steps import pad
 from flowrl.data.types import Index
 from flowrl.errors import SchemaError
 
@@ -84,7 +85,7 @@ def hold(table: Batch, kept: Sequence[Trajectory]) -> tuple[Batch, Held]:
 
 
 def side_by_side(table: Batch, columns: Sequence[Index], length: int) -> Batch:
-    """Rows of a table as columns `[length, N, ...]`, each padded with zeros, with a `mask` (N6).
+    """Rows of a table as columns `[length, N, ...]`, each padded, see `pad`, with a `mask` (N6).
 
     >>> side_by_side(Batch(t=[5, 6, 7]), [np.array([0, 1]), np.array([2])], length=2).t.T.tolist()
     [[5, 6], [7, 0]]
@@ -95,7 +96,7 @@ def side_by_side(table: Batch, columns: Sequence[Index], length: int) -> Batch:
     mask = index >= 0
     made: Batch = table[index]
     if not mask.all():
-        made[~mask] = 0  # the index -1 took the last row
+        pad(made, mask)
     made["mask"] = mask
     return made
 

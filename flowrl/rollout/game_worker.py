@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.data import Batch
 from flowrl.data.columns import STEP_DISCOUNT
 from flowrl.data.multi_agent import MultiAgentBatch
-from flowrl.data.steps import real_rows
+from flowrl.data.steps import pad, real_rows
 from flowrl.data.trajectories import side_by_side
 from flowrl.envs import Episode
 from flowrl.envs.managers.games import GameManager
@@ -195,8 +195,9 @@ class GameWorker(RolloutWorker):
     def _cut(self, name: str) -> Batch:
         """All rows of a policy, as columns with a `mask`: seats have different numbers of turns."""
         written, rows = self._fragments[name].lengths(), self._fragments[name].cut_all()
-        rows["mask"] = np.arange(len(rows))[:, None] < written
-        rows[~rows["mask"]] = 0
+        real = np.arange(len(rows))[:, None] < written
+        pad(rows, real)
+        rows["mask"] = real
         seats = self._players.of[name].seats
         return self._completed(rows, self._players.of[name], seats.env_id, seats.agent)
 

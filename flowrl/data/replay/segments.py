@@ -16,7 +16,7 @@ from flowrl.data.replay.ring_storage import Rings
 from flowrl.data.replay.seat_runs import AHEAD, BACK, SeatRuns
 from flowrl.data.replay.transitions import transitions
 from flowrl.data.replay.tree import Leaf
-from flowrl.data.steps import is_fragment, real_steps
+from flowrl.data.steps import is_fragment, pad, real_steps
 from flowrl.data.trajectories import of_seats
 from flowrl.data.types import Array, Index, Mask
 from flowrl.engine.schema import Schema
@@ -303,7 +303,7 @@ class SpanReplayBuffer(ReplayBuffer):
         drawn = rows.map(lambda column: column.reshape(*slots.shape, *column.shape[1:]))
         real = number < steps
         if not real.all():
-            drawn[~real] = 0
+            pad(drawn, real)
         if "state" in rings:
             beside = {**beside, **rings.take(index, ["state"])}
         # Views, at no cost, so that all columns have the same leading axes.
