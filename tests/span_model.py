@@ -97,6 +97,13 @@ def expected(rings: list[list[Step]], length: int, spans: Spans) -> set[Span]:
     return found
 
 
+def repeats_last(column: np.ndarray, real: np.ndarray) -> bool:
+    """Whether padding, which is at the end, repeats the last of the `[T, N]` that are real in its column."""
+    return all(
+        np.array_equal(column[t, i], column[real[:, i].sum() - 1, i]) for t, i in np.argwhere(~real & real.any(0))
+    )
+
+
 def drawn_spans(batch: Batch) -> list[Span]:
     """What was drawn, after every column was compared with what belongs to its steps."""
     number, real = batch.reward.astype(int), batch.reward != 0
@@ -107,8 +114,11 @@ def drawn_spans(batch: Batch) -> list[Span]:
     for name in batch:
         if name not in ("state", "index", "generation", "mask", "weight"):
             leaf = batch[name].x if isinstance(batch[name], Batch) else batch[name]
-            assert not leaf[~real].any(), f"{name} is 0 where padded"
-    assert (batch.obs.x[..., 0] == number).all()
+            if name in ("obs", "next_obs", "action"):
+                assert repeats_last(leaf, real), f"{name} repeats the last step where padded (R7)"
+            else:
+                assert not leaf[~real].any(), f"{name} is 0 where padded"
+    assert (batch.obs.x[..., 0][real] == number[real]).all()
     assert (batch.next_obs.x[..., 1][real] == -number[real] - 1).all()
     assert (batch.state.h == number[0][:, None]).all(), "the state of the first step"
     assert (batch.index == batch.index[0]).all()

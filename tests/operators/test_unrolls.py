@@ -19,6 +19,7 @@ from flowrl.policies import A2CPolicy
 from flowrl.rollout import WorkerSet
 from tests.episodes import Stream, fragment, streams
 from tests.scripted import ScriptedPolicy
+from tests.span_model import repeats_last
 
 
 def columns(batches: list[Batch]) -> list[tuple[list[int], list[int]]]:
@@ -123,7 +124,8 @@ def test_any_stream_gives_the_windows_over_its_runs(
     for b in got:
         real = b.reward != 0
         assert (b.state.h[..., 0] == -b.reward).all(), "every step has its own recurrent state, so the first too (T8)"
-        assert (b.obs[..., 0] == b.reward).all()
+        assert (b.obs[..., 0][real] == b.reward[real]).all()
+        assert repeats_last(b.obs, real)
         assert (b.next_obs[..., 0][real] == b.reward[real] + 0.5).all()
         assert not (b.mask & ~real).any()
 
@@ -239,7 +241,7 @@ def test_any_stream_gives_its_whole_episodes(stream: Stream, size: int | None) -
         lengths = b.mask.sum(0)
         assert b.mask.shape[0] == max(lengths, default=0), "no longer than the longest"
         assert (b.mask == (np.arange(len(b.mask))[:, None] < lengths)).all(), "padding comes last"
-        assert not b.obs[~b.mask].any()
+        assert repeats_last(b.obs, b.mask)
 
 
 def test_they_are_what_a_worker_collects_whole() -> None:

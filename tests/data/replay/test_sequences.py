@@ -21,7 +21,7 @@ from flowrl.data import (
 from flowrl.errors import SchemaError
 from flowrl.operators import Unroll
 from tests.episodes import Stream, fragment, streams
-from tests.span_model import SpanMachine, Step, use_in_any_order
+from tests.span_model import SpanMachine, Step, repeats_last, use_in_any_order
 
 
 def sequences(run: list[Step], length: int, burn_in: int, overlap: int) -> Iterator[tuple[int, int, int]]:
@@ -243,7 +243,7 @@ def test_frames_are_stacked_at_every_step() -> None:
     assert real.obs.shape[1:] == (3, 1)
     assert (real.obs == alone.obs).all()
     assert (real.next_obs == alone.next_obs).all()
-    assert not batch.obs[~batch.mask].any()
+    assert repeats_last(batch.obs, batch.mask)
 
 
 @pytest.mark.parametrize("kind", [SequenceReplayBuffer, PrioritizedSequenceReplayBuffer])
