@@ -141,10 +141,17 @@ FAULTS = [
         "tests/data/datasets/test_datasets.py::test_padded_steps_are_no_rows",
     ),
     Fault(
+        "R7",
+        "flowrl/data/steps.py",
+        'copied = name in ("obs", "next_obs", "action") and bool(count.any())',
+        "copied = False",
+        "tests/rollout/test_game_worker.py::test_turns_that_an_agent_has_not_had_are_members_of_its_space",
+    ),
+    Fault(
         "N6",
         "flowrl/data/trajectories.py",
-        "        made[~mask] = 0 ",
-        "        pass ",
+        "        pad(made, mask)\n",
+        "        pass\n",
         UNROLLS + "test_any_stream_gives_its_whole_episodes",
     ),
     Fault(

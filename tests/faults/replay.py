@@ -343,7 +343,7 @@ FAULTS = [
     Fault(
         "N6",
         "flowrl/data/replay/segments.py",
-        "            drawn[~real] = 0\n",
+        "            pad(drawn, real)\n",
         "            pass\n",
         SEQUENCES + ANY_USE,
     ),

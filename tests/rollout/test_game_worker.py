@@ -16,6 +16,7 @@ import pytest
 
 from flowrl.data.multi_agent import MultiAgentBatch
 from flowrl.data.steps import real_rows, real_steps
+from flowrl.engine.context import Context
 from flowrl.envs import Episode
 from flowrl.envs.games import Game, Turn
 from flowrl.envs.games.seats import Seating, SeatsEnv
@@ -23,7 +24,8 @@ from flowrl.envs.managers.games import GameManager
 from flowrl.envs.managers.games import Seats as Rows
 from flowrl.envs.managers.local import EnvManager
 from flowrl.errors import FlowError
-from flowrl.rollout import RolloutWorker
+from flowrl.policies import PPOPolicy
+from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.rollout.game_worker import GameWorker
 from flowrl.rollout.policy_map import PolicyMap
 from flowrl.testing import same
@@ -416,3 +418,34 @@ def test_a_new_game_asks_only_whose_turn_it_is() -> None:
         games.reset()
     games.load_state_dict(state)
     assert seats.ready.all()
+
+
+class FromThree(Game):
+    """Two agents in turn, of whom the first has two turns in a row, and see how many there were, from 3 on."""
+
+    possible_agents = ("a", "b")
+    observation_spaces = dict.fromkeys(possible_agents, gymnasium.spaces.Discrete(9, start=3))
+    action_spaces = dict.fromkeys(possible_agents, gymnasium.spaces.Discrete(2, start=1))
+
+    def reset(self, seed: int) -> dict[str, Any]:
+        self.turns = 0
+        return {"a": 3}
+
+    def step(self, actions: Mapping[str, Any]) -> Turn:
+        self.turns += 1
+        if self.turns == 7:
+            return Turn({}, {}, self.possible_agents)
+        return Turn({"b" if self.turns % 3 == 2 else "a": 3 + self.turns}, {})
+
+
+def test_turns_that_an_agent_has_not_had_are_members_of_its_space() -> None:
+    """R7: the rows that stand for them are padding, and 0 is no member."""
+    with WorkerSet(FromThree, PPOPolicy, envs_per_worker=2) as workers:
+        workers.start(Context())
+        fragment = workers.local.sample(8)
+    assert 0 < fragment.mask.sum() < fragment.mask.size
+    for column, space in (
+        (fragment.obs, FromThree.observation_spaces["a"]),
+        (fragment.action, FromThree.action_spaces["a"]),
+    ):
+        assert all(space.contains(each) for each in column.ravel())

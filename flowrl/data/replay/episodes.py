@@ -17,8 +17,8 @@ class EpisodeReplayBuffer(SpanReplayBuffer):
 
     An episode can be drawn once it has ended (H5) and until its first step is overwritten (B9). Incomplete episodes
     are not drawn: those where provenance (`worker`, `env_id`, `episode_id`, `t`, if stored) shows that the next step
-    belongs to another, or that the first stored step is not the first. `mask` is False on padding, which is 0 in every
-    column (N6).
+    belongs to another, or that the first stored step is not the first. `mask` is False on padding, see
+    `flowrl.data.steps.pad`.
 
     Fragments `[T, N, ...]` fill N rings of capacity // N steps each; an episode must fit into its ring. Padded
     fragments, such as those of `RolloutWorker.sample(episodes=)`, fill one ring.
