@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,7 @@ from flowrl.envs import EnvManager, VectorEnvManager, make_env, make_manager
 from flowrl.envs.wrappers import layers
 from flowrl.errors import ConfigError
 from tests.clock_envs import TERMINATED, ClockEnv
+from tests.envs.adapters.test_gym import OldClock
 
 
 def factory(length: int = 3) -> ClockEnv:
@@ -186,6 +188,14 @@ def test_vector_environments_of_other_libraries_are_named(env: Any, message: str
 def test_no_environments(num_envs: int) -> None:
     with pytest.raises(ConfigError, match="at least one"):
         make_manager("CartPole-v1", num_envs)
+
+
+@pytest.mark.parametrize("make", [factory, OldClock])
+def test_metadata_of_none_is_none(make: Callable[[], Any]) -> None:
+    """As environments of earlier years have it that do not render."""
+    made = make()
+    made.metadata = None
+    assert make_env(lambda: made).metadata == {}
 
 
 def test_environments_are_closed_when_a_later_one_fails() -> None:

@@ -58,7 +58,7 @@ class ClassicEnv(gymnasium.Env[Any, Any]):
         self.env = env = _without_checker(env)
         self.observation_space = _space(env.observation_space, f"the observation space of {env}")
         self.action_space = _space(env.action_space, f"the action space of {env}")
-        self.metadata = dict(getattr(env, "metadata", {}))
+        self.metadata = dict(getattr(env, "metadata", None) or {})
         self.render_mode = getattr(env, "render_mode", None)
         #: Whether none of its wrappers may change rewards (S1).
         self.keeps_rewards = all(

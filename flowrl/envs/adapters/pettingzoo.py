@@ -90,7 +90,7 @@ class PettingZooGame(Game):
             )
         self._ids = {str(agent): agent for agent in agents}
         self.possible_agents = tuple(self._ids)
-        self.metadata, self.render_mode = dict(env.metadata), _said(env, "render_mode")
+        self.metadata, self.render_mode = dict(env.metadata or {}), _said(env, "render_mode")
         self.action_spaces = {name: env.action_space(agent) for name, agent in self._ids.items()}
         spaces = {name: env.observation_space(agent) for name, agent in self._ids.items()}
         if masked:
@@ -217,7 +217,7 @@ class OneAgentEnv(gymnasium.Env[Any, Any]):
         self.env, self.agent = env, agent
         self.observation_space, self.action_space = env.observation_space(agent), env.action_space(agent)
         declare_known(env, [self.observation_space])
-        self.metadata, self.render_mode = dict(env.metadata), _said(env, "render_mode")
+        self.metadata, self.render_mode = dict(env.metadata or {}), _said(env, "render_mode")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """The agent's first observation of an episode."""
