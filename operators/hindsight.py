@@ -198,7 +198,11 @@ def _asked(name: str, function: OfGoals, achieved: Array, desired: Array) -> Arr
     """Apply a function of goals `[B, ...]` to goals `[n, B, ...]`; call a function of single goals for each."""
     shape, goal = achieved.shape[:2], achieved.shape[2:]
     achieved, desired = achieved.reshape(-1, *goal), desired.reshape(-1, *goal)
-    said = np.asarray(function(achieved, desired, {}))
+    try:
+        said = np.asarray(function(achieved, desired, {}))
+    except Exception as error:
+        error.add_note(f"in {name}(achieved_goal, desired_goal, info) for {len(achieved)} goals; info is empty (H3)")
+        raise
     if said.shape == ():  # like the `compute_terminated` of gymnasium-robotics
         said = np.array([function(*goals, {}) for goals in zip(achieved, desired)])
     if said.shape != (shape[0] * shape[1],):

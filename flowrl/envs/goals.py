@@ -162,8 +162,15 @@ class GoalFunctions(NamedTuple):
     compute_terminated: OfGoals
 
 
+def never_ends(achieved_goal: Array, desired_goal: Array, info: Any) -> Array:
+    """The `compute_terminated` of environments without one: no goal ends an episode, so the step's own end holds."""
+    return np.zeros(len(achieved_goal), np.bool_)
+
+
 def goal_functions(env: Any) -> GoalFunctions | str:
     """The goal functions of the outermost layer of an environment that has them; or a text that says what is missing.
+
+    Without `compute_terminated`, as in panda-gym, steps end their episodes whatever their goal: see `never_ends`.
 
     A wrapper that changes rewards must define its own `compute_reward`, or relabeled steps would have rewards in other
     units than real ones.
@@ -172,7 +179,7 @@ def goal_functions(env: Any) -> GoalFunctions | str:
     space = _space(env)
     parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
     lacking = [f"{part!r} in its observations" for part in GOALS if part not in parts]
-    lacking += [f"method {name}" for name, layer in zip(METHODS, found) if layer is None]
+    lacking += [f"method {METHODS[0]}"] if found[0] is None else []
     if lacking:
         return f"has no {', no '.join(lacking)}"
     inner = _space(found[0])
@@ -183,7 +190,7 @@ def goal_functions(env: Any) -> GoalFunctions | str:
             break
         if isinstance(layer, _CHANGE_REWARDS):
             return f"has a {type(layer).__name__} around it, which changes rewards and has no compute_reward of its own"
-    return GoalFunctions(*(getattr(layer, name) for layer, name in zip(found, METHODS)))
+    return GoalFunctions(*(getattr(layer, name, never_ends) for layer, name in zip(found, METHODS)))
 
 
 def _space(env: Any) -> Any:

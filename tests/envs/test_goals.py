@@ -128,18 +128,29 @@ def in_other_units(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     return TransformObservation(env, lambda obs: {name: 10 * part for name, part in obs.items()}, Dict(parts))
 
 
+class WithoutRewards(BitFlipping):
+    compute_reward = property()
+
+
 class WithoutEnds(BitFlipping):
     compute_terminated = property()
+
+
+def test_without_a_method_for_it_no_goal_ends_an_episode() -> None:
+    """H3: as in panda-gym; the end of the step itself holds."""
+    found = goal_functions(WithoutEnds(3))
+    assert not isinstance(found, str)
+    assert found.compute_terminated(np.zeros((2, 3)), np.zeros((2, 3)), {}).tolist() == [False, False]
 
 
 @pytest.mark.parametrize(
     ("env", "lacks"),
     [
-        (lambda: gymnasium.make("CartPole-v1"), "no 'achieved_goal' in its .* no method compute_terminated"),
+        (lambda: gymnasium.make("CartPole-v1"), "no 'achieved_goal' in its .* no method compute_reward"),
         (lambda: gymnasium.wrappers.FlattenObservation(bit_flipping()), "has no 'achieved_goal' in its observations"),
         (lambda: TransformReward(bit_flipping(), lambda r: 2 * float(r)), "has a TransformReward around it, which"),
         (lambda: NormalizeReward(bit_flipping()), "has a NormalizeReward around it, which changes rewards"),
-        (WithoutEnds, "^has no method compute_terminated$"),
+        (WithoutRewards, "^has no method compute_reward$"),
         (lambda: in_other_units(point_reach()), "^has a wrapper around it that changes goals, and has no compute_rew"),
     ],
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flowrl import from_items
 from flowrl.data import Batch, ReplayBuffer
 from flowrl.engine.context import Context
+from flowrl.envs.goals import never_ends
 from flowrl.errors import PlanError, SchemaError
 from flowrl.operators import (
     Concurrently,
@@ -290,3 +291,20 @@ def test_what_belongs_to_one_goal_is_dropped() -> None:
     b = Episodes()(with_goals(fragment(["..T"])))
     rows = adder()(b.replace(value=b.reward, next_value=b.reward))
     assert list(rows) == [*(name for name in b if name != "mask"), "discount"]
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_without_a_function_for_it_a_step_ends_where_its_episode_did(last: bool) -> None:
+    """H3: as of an environment that has `compute_reward` alone."""
+
+    def goals(*at: int) -> dict[str, Any]:
+        return {"achieved_goal": np.reshape(at, (-1, 1, 1)), "desired_goal": np.full((2, 1, 1), 2)}
+
+    terminated = np.array([[False], [last]])
+    episode = Batch(
+        obs=goals(0, 1), next_obs=goals(1, 2), reward=np.zeros((2, 1)), terminated=terminated, truncated=~terminated
+    )
+    episode.truncated[0] = False
+    relabel = HindsightRelabel(lambda achieved, desired, info: np.zeros(len(achieved)), never_ends, 0.9, k=2)
+    rows = relabel(episode)
+    assert rows.terminated.tolist() == [False, last, False, False, last, last]

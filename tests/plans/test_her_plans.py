@@ -106,16 +106,19 @@ def test_building_the_plan_makes_no_environment() -> None:
 
 
 class Half(BitFlipping):
-    """Says what a goal gives, and not whether it ends the episode."""
+    """Says whether a goal ends the episode, and not what it gives."""
 
-    compute_terminated = property()
+    compute_reward = property()
 
 
 @pytest.mark.parametrize(
     ("env", "lacks"),
     [
-        ("CartPole-v1", r"CartPole-v1 has no 'achieved_goal' in its observations, .* no method compute_reward, no"),
-        (f"{__name__}:Half", "Half has no method compute_terminated: expected gymnasium-robotics' convention"),
+        (
+            "CartPole-v1",
+            r"CartPole-v1 has no 'achieved_goal' in its .* no method compute_reward: expected",
+        ),
+        (f"{__name__}:Half", "Half has no method compute_reward: expected gymnasium-robotics' convention"),
     ],
 )
 def test_an_environment_of_no_goals_is_refused_before_anything_runs(env: str, lacks: str, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def converted(made: Any, agents: bool | None = None, again: Callable[[], Any] | 
         made = dm_env.DmEnv(made)
     elif classic.is_one(made):
         made = classic.ClassicEnv(made)
-    if isinstance(made, gymnasium.Env | VectorEnv) and made.metadata is None:  # as old ones write that they have none
+    if isinstance(made, gymnasium.Env | VectorEnv) and not made.metadata:  # None in old ones that do not render
         made.metadata = {}
     if by_agent.looks_like_agents(made):
         agents = by_agent.declares_agents(made) if agents is None else agents
