@@ -90,6 +90,11 @@ def values(probe: Probe, env: Env) -> Findings:
 Flaw = tuple[str, Level, str]
 
 
+def _kind(value: Any) -> str:
+    """What one value is, of numpy's kinds; "" for several. Other libraries' arrays without axes are values too."""
+    return "" if np.ndim(value) else np.asarray(value).dtype.kind
+
+
 def _flaws(step: Step, space: gymnasium.Space[Any]) -> Iterator[Flaw]:
     """Flaws of a step as (topic, level, text); the caller reports each topic once."""
     try:
@@ -99,13 +104,13 @@ def _flaws(step: Step, space: gymnasium.Space[Any]) -> Iterator[Flaw]:
     else:
         yield from _observation(row, space, "observation")
     reward = step.reward
-    if np.ndim(reward) or not isinstance(reward, int | float | np.number | np.bool_ | np.ndarray):
+    if _kind(reward) not in ("b", "i", "u", "f"):
         text = f"the reward is a {type(reward).__name__} of shape {np.shape(reward)}, expected a number"
         yield "rewards", "problem", text
     elif not abs(float(reward)) <= LARGEST:
         yield "rewards: numbers", "problem", f"the reward is {reward}, {EXPECTED}"
     for name, flag in (("terminated", step.terminated), ("truncated", step.truncated)):
-        if not isinstance(flag, bool | np.bool_):
+        if _kind(flag) != "b":
             yield f"flags: {name}", "problem", f"{name} is {flag!r} ({type(flag).__name__}), expected a bool"
     if not isinstance(step.info, dict):
         yield "info", "problem", f"info is a {type(step.info).__name__}, expected a dict"
