@@ -444,8 +444,10 @@ class Run:
 
     def _followed(self) -> Any:
         """A step of a run with a journal: a replay takes and loads states where the other run has."""
+        state = None
         while codes := self._states.take(STATE, ()):
-            state = self._state()
+            if 2 not in codes or state is None:  # a state that is taken twice waits for requests that were not made
+                state = self._state()
             if 2 in codes:
                 self._load(state, partial=False)
         return self._root.step()

@@ -94,6 +94,36 @@ def test_what_arrived_and_who_died_comes_again_in_one_process(in_flight: int, de
         assert not follows.departed()
 
 
+def test_a_resumed_run_comes_again_in_one_process() -> None:
+    """J1, D3: also where answers were there that nobody had taken when the state was saved, twice."""
+    parts, items, state, loads = [], list[Any](), None, 0
+    for _ in range(3):
+        workers, noted, choices = ManualWorkers(3), Recording(), random.Random(len(parts))
+        with plan_of(workers, in_flight=2).run(seed=3, decisions=noted) as run:
+            if state is not None:
+                noted.begin(loads)
+                while workers.requests:
+                    workers.answer(workers.requests[0].worker)
+                run.load_state_dict(state)
+            for _ in range(40):
+                while len(workers.requests) > 2:
+                    workers.answer(choices.choice(workers.requests).worker)
+                item = run.step()
+                if not hasattr(item, "name"):
+                    items.append(item)
+            while workers.requests:
+                workers.answer(workers.requests[0].worker)
+            state = run.state_dict()
+        noted.settle()
+        parts.append(noted.drain())
+        loads = noted.loads
+    plan, follows, again = plan_of(InlineWorkers(3), in_flight=2), Replay(parts), list[Any]()
+    with plan.run(seed=3, decisions=follows) as run, suppress(JournalEnds):
+        again.extend(run)
+    assert not follows.departed()
+    assert again == items
+
+
 def test_two_orders_of_arrivals_are_two_runs() -> None:
     """J1: without the journal the items would be others."""
     assert record(3, random.Random(0), 0)[0] != record(3, random.Random(1), 0)[0]

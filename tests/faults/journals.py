@@ -29,6 +29,13 @@ FAULTS = [
     ),
     Fault(
         "J1",
+        "flowrl/engine/run.py",
+        "if 2 not in codes or state is None:",
+        "if True:",
+        ENGINE + "test_a_resumed_run_comes_again_in_one_process",
+    ),
+    Fault(
+        "J1",
         "flowrl/envs/managers/subprocess.py",
         "self._crew.lose(env_id, during, kind)",
         "pass",
