@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, Self
 
 import attrs
@@ -167,7 +167,10 @@ class Manager(abc.ABC):
 
     @abc.abstractmethod
     def step(self, actions: npt.ArrayLike) -> StepResult:
-        """Step every environment once with `actions [N, ...]` of the action space."""
+        """Step every environment once with `actions [N, ...]` of the action space.
+
+        Or with those of the environments in `ready_obs` alone: in its order, or by id.
+        """
 
     @abc.abstractmethod
     def _begin_all(self) -> None:
@@ -418,16 +421,32 @@ class Manager(abc.ABC):
         if self._phase != "running":
             self._refuse("step")
         given = np.asarray(actions)
+        if given.shape != self._actions_shape:
+            given = self._of_ready(actions)
         dtype = self._action_dtype
         choices = given.dtype.kind in "iu" and dtype.kind in "iu"  # which policies count in int64 for every space
         if given.shape != self._actions_shape or not (choices or fits(given.dtype, dtype)):
             raise SchemaError(
                 f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
-                f"one row for each of {self.num_envs} environments, in the numbers of {self.action_space}"
+                f"one row for each of {self.num_envs} environments, or of the {len(self.ready_obs)} in ready_obs, in the "
+                f"numbers of {self.action_space}"
             )
         if found := find_unusable(given, "action"):
             raise SchemaError(f"environment {found[0]}: {found[1]}; the policy gave it")
         return given.astype(dtype, copy=given.ndim > 1)
+
+    def _of_ready(self, actions: Any) -> npt.NDArray[Any]:
+        """Actions of the environments in `ready_obs` as rows of all; others as they are."""
+        ready = list(self.ready_obs)
+        if isinstance(actions, Mapping) and actions.keys() == set(ready):
+            actions = [actions[env_id] for env_id in ready]
+        rows = np.asarray(actions)
+        rows = rows if rows.size else rows.astype(self._action_dtype)
+        if rows.shape != (len(ready), *self._actions_shape[1:]):
+            return rows
+        whole = np.resize(rows, self._actions_shape)  # the rows of the others are not used, and must be actions (R7)
+        whole[ready] = rows
+        return whole
 
     def _refuse(self, what: str) -> NoReturn:
         reason = {

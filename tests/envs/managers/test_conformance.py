@@ -207,6 +207,21 @@ def test_wrong_actions_are_refused_before_anything_steps(make: Make) -> None:
         assert all(row[7][1] == row[3] for mine in rows for row in mine)
 
 
+@pytest.mark.parametrize("form", [dict, lambda sent: [*sent.values()]], ids=["by id", "in order"])
+@every_manager
+def test_actions_may_be_those_of_ready_obs_alone(make: Make, form: Any) -> None:
+    """T11: each reaches its own environment, where others reset or have not answered too."""
+    with make(TABLE, kind=EchoEnv) as manager:
+        manager.launch(0)
+        sent = dict[int, int]()
+        for number in range(30):
+            now = {env_id: 10 * number + env_id for env_id in manager.ready_obs}
+            sent |= now
+            result = manager.step(form(now))
+            for env_id in range(3) if result.acted is None else np.flatnonzero(result.acted):
+                assert result.next_obs[env_id][1] == sent[env_id]
+
+
 @pytest.mark.parametrize("per_process", [1, 2])
 def test_environments_that_are_told_to_wait_keep_their_place(per_process: int) -> None:
     """T11, F7: they take no step and lose none; the others go on."""
