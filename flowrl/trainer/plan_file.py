@@ -119,7 +119,7 @@ def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
         raise ConfigError(
             f"{path} has no {' and no '.join(missing)}: a plan file defines Config, "
             "policy(config, observation_space, action_space) and execution_plan(workers, config), "
-            "or a subclass of flowrl.Trainer"
+            "or a subclass of flowrl.Trainer; a plan without a policy runs from Python, as list(plan) or plan.run()"
         )
     for name in ("policy", "execution_plan"):
         if not callable(parts[name]):
@@ -170,7 +170,8 @@ def _import_file(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    cloudpickle.register_pickle_by_value(module)  # other processes cannot import it
+    for pickler in filter(None, (cloudpickle, sys.modules.get("ray.cloudpickle"))):  # Ray has a copy of its own
+        pickler.register_pickle_by_value(module)  # other processes cannot import it
     return module
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -73,6 +74,14 @@ def test_a_file_is_loaded_once_under_a_name_of_its_own(write):
     changed = load_plan_file(write(GOOD.replace("= 3", "= 5")))
     assert changed.Config().n == 5
     assert sorted(p.name for p in path.parent.iterdir()) == ["tiny.py"]  # and nothing beside it
+
+
+@pytest.mark.parametrize("pickler", ["cloudpickle", "ray.cloudpickle"])
+def test_its_classes_reach_processes_that_cannot_import_it(write, pickler):
+    """Actors of one's own, too: Ray pickles with a copy of its own."""
+    packed = pytest.importorskip(pickler).dumps(load_plan_file(write(CLASS)).trainer)
+    code = f"import {pickler}, sys; print({pickler}.loads(sys.stdin.buffer.read()).__name__)"
+    assert subprocess.check_output([sys.executable, "-c", code], input=packed).split() == [b"Tiny"]
 
 
 def test_a_file_may_import_its_neighbours(write):
