@@ -428,8 +428,8 @@ class Manager(abc.ABC):
         if given.shape != self._actions_shape or not (choices or fits(given.dtype, dtype)):
             raise SchemaError(
                 f"actions are {given.dtype}{list(given.shape)}, expected {dtype}{list(self._actions_shape)}: "
-                f"one row for each of {self.num_envs} environments, or of the {len(self.ready_obs)} in ready_obs, in the "
-                f"numbers of {self.action_space}"
+                f"one row for each of {self.num_envs} environments, or of the {len(self.ready_obs)} in ready_obs, "
+                f"in the numbers of {self.action_space}"
             )
         if found := find_unusable(given, "action"):
             raise SchemaError(f"environment {found[0]}: {found[1]}; the policy gave it")
