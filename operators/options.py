@@ -529,6 +529,22 @@ class Learners(Option):
 
 
 @attrs.frozen(kw_only=True, slots=False)
+class TeamMembers(Settings):
+    """The agents of a game that learn together."""
+
+    team: str | list[str] | None = setting(
+        None, "agents of the team, by name or pattern; the others draw their actions uniformly; None: all agents"
+    )
+
+    def wrapped(self, wrappers: Any) -> Any:
+        """See `Configuration.wrapped`: the team before all that adds to what agents observe, but masks."""
+        if self.team is None or wrappers is None:
+            return wrappers
+        at = max((at for at, each in enumerate(wrappers, 1) if each == "ActionMask"), default=0)
+        return [*wrappers[:at], f"Team({self.team!r})", *wrappers[at:]]
+
+
+@attrs.frozen(kw_only=True, slots=False)
 class JudgeSettings(Settings):
     """Whom evaluations of a game for two meet."""
 

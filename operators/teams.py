@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,14 +13,18 @@ from flowrl.data import Batch
 from flowrl.data.columns import ENDS, PROVENANCE
 from flowrl.data.steps import real_rows
 from flowrl.data.types import Array
-from flowrl.engine.operator import operator
+from flowrl.engine.operator import operator, runtime
 from flowrl.engine.schema import ColumnSchema, Schema
 from flowrl.errors import SchemaError
+
+log = logging.getLogger("flowrl")
 
 #: The columns that identify a step of a game.
 _STEP = tuple(name for name in PROVENANCE if name != "agent")
 #: The columns that are the same for all agents of a team, and stay one number per row.
 _SHARED = (*_STEP, *ENDS, "discount", "policy_version")
+#: Rows with rewards after which a team that never gained anything is told.
+REWARDED = 100
 _WAY_OUT = "a team's agents act together in every step, from first to last; others learn as with the plan dqn or ippo"
 
 
@@ -59,6 +64,8 @@ class JoinTeam:
     provides = ("team",)
     agents: tuple[str, ...] = attrs.field(converter=_names)
     pure = True
+    #: Rows in which agents gained something, but together nothing; None: they have gained something together.
+    _opposed: int | None = runtime(default=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.agents:
@@ -82,8 +89,25 @@ class JoinTeam:
         rows = real_rows(batch.to_numpy())
         joint: Batch = rows[self._together(rows)]
         joint.update({name: self._shared(name, joint) for name in _SHARED if name in joint})
+        self._watch(joint["reward"])
         joint["reward"] = joint["reward"].mean(1)
         return joint.select([name for name in joint if name not in ("agent", "mask")])
+
+    def _watch(self, rewards: Array) -> None:
+        """Say once if in the first `REWARDED` rows with rewards agents gain what other ones lose."""
+        if self._opposed is None or not (rewarded := rewards.any(1)).any():
+            return
+        if not np.allclose(rewards.sum(1), 0, atol=1e-6 * np.abs(rewards).max()):
+            self._opposed = None
+        elif (seen := self._opposed + int(np.count_nonzero(rewarded))) < REWARDED:
+            self._opposed = seen
+        else:
+            self._opposed = None
+            log.warning(
+                "the rewards of %s add up to 0 in each of the first %d rows that have any, so that there is nothing to "
+                "learn for all of them as one team: name the agents of yours, as in team=%s",
+                *(", ".join(self.agents), seen, [self.agents[0]]),
+            )
 
     def _together(self, rows: Batch) -> Array:
         """`[B, A]`: the index of each agent's row of each step."""

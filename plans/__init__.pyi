@@ -1287,6 +1287,7 @@ class _MAPPO(_Settings, total=False):
     squash: bool
     standardize: bool
     target_kl: float | None
+    team: str | list[str] | None
     train_batch_size: int
     value_clip: float | None
     value_coef: float
@@ -1365,6 +1366,7 @@ class _MASAC(_Settings, total=False):
     target_entropy: float | None
     target_every: int
     tau: float
+    team: str | list[str] | None
     temperature: float
 
 class MASAC(_masac.MASAC):
@@ -1604,6 +1606,7 @@ class _QMIX(_Settings, total=False):
     share_frames: bool
     target_every: int
     tau: float
+    team: str | list[str] | None
 
 class QMIX(_qmix.QMIX):
     def __init__(
@@ -2415,6 +2418,7 @@ class _VDN(_Settings, total=False):
     share_frames: bool
     target_every: int
     tau: float
+    team: str | list[str] | None
 
 class VDN(_vdn.VDN):
     def __init__(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import attrs
 
+from flowrl.operators.options import TeamMembers
 from flowrl.plans import ippo
 from flowrl.trainer.trainer import Trainer
 
 
 @attrs.define(kw_only=True)
-class Config(ippo.Config):
+class Config(TeamMembers, ippo.Config):
     """IPPO's settings, for one policy that plays all agents of a team and a central critic."""
 
     env: str = "flowrl:two_step"

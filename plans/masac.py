@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from flowrl.operators.options import TeamMembers
 from flowrl.plans import qmix, sac
 from flowrl.policies import MASACPolicy
 from flowrl.trainer.trainer import Trainer
@@ -12,7 +13,7 @@ policy = MASACPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(sac.Config):
+class Config(TeamMembers, sac.Config):
     """SAC's settings, for a game whose agents act together."""
 
     env: str = "flowrl:two_step"

@@ -16,6 +16,7 @@ from flowrl.operators import (
     TrainOneStep,
     UpdateTargetNetwork,
 )
+from flowrl.operators.options import TeamMembers
 from flowrl.plans import dqn
 from flowrl.policies import QMIXPolicy
 from flowrl.policies.qmix import TeamSettings
@@ -26,7 +27,7 @@ policy = QMIXPolicy.configured
 
 
 @attrs.define(kw_only=True)
-class Config(TeamSettings, dqn.Config):
+class Config(TeamMembers, TeamSettings, dqn.Config):
     """DQN's settings, for a game whose agents act together."""
 
     env: str = "flowrl:two_step"

@@ -18,6 +18,7 @@ from flowrl.envs.games.hierarchy import hierarchy
 from flowrl.envs.games.join_agents import JoinAgents
 from flowrl.envs.games.seat_infos import SeatInfoColumns
 from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.games.team import Team
 from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, FiniteHorizon, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
 from flowrl.envs.masks import ActionMask, VectorActionMask
@@ -37,6 +38,7 @@ _OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "InfoColumns": (InfoColumns, VectorInfoColumns),
     "JoinAgents": (JoinAgents, JoinAgents),
     "PadSpaces": (PadSpaces, PadSpaces),
+    "Team": (Team, Team),
 }
 
 
@@ -54,8 +56,8 @@ def wrapper_of(text: str | Wrap, *, vector: bool = False) -> Wrap:
     """The wrapper that a text names, with the arguments in it; `vector`: one of `gymnasium.wrappers.vector`.
 
     A text is the name of a wrapper of gymnasium or of flowrl's `ActionMask`, `InfoColumns` and `Hierarchy`, of games
-    `AgentId`, `FiniteHorizon`, `GlobalState`, `JoinAgents` and `PadSpaces`, or `module:Wrapper`; arguments follow as in
-    a call, as Python literals. A callable is returned unchanged, a `partial` with copies of its
+    `AgentId`, `FiniteHorizon`, `GlobalState`, `JoinAgents`, `PadSpaces` and `Team`, or `module:Wrapper`; arguments
+    follow as in a call, as Python literals. A callable is returned unchanged, a `partial` with copies of its
     arguments (R1).
 
     Raises: ConfigError if the wrapper does not exist (names the closest), or arguments are not literals.

@@ -179,6 +179,10 @@ class Configuration(PolicySettings, Option):
         """Number of groups, and environments per group: equal ones give equal streams on any number of workers (D2)."""
         return grouping(self.to_dict())
 
+    def wrapped(self, wrappers: Any) -> Any:
+        """Wrappers of environments, or None, with those that stand for other settings."""
+        return wrappers
+
     def over(self, steps: int) -> Self:
         """The configuration of a run of so many env steps: schedules without a length of their own last as long.
 

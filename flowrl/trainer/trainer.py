@@ -279,14 +279,14 @@ class Trainer:
                 max_restarts=config.max_worker_restarts,
                 on_death=config.on_worker_death,
                 env_args=config.env_args,
-                wrappers=config.wrappers,
+                wrappers=config.wrapped(config.wrappers),
                 env_manager=config.env_manager,
                 env_manager_args=config.env_manager_args,
                 episode_seeds=config.episode_seeds,
                 info_keys=config.info_keys,
                 eval_env=config.eval_env,
                 eval_env_args=config.eval_env_args,
-                eval_wrappers=config.eval_wrappers,
+                eval_wrappers=config.wrapped(config.eval_wrappers),
                 eval_env_manager=config.eval_env_manager,
                 seed=config.seed,
             )
@@ -308,10 +308,15 @@ class Trainer:
         for make, _ in makes.values():
             check_policy(make)
         place = config.env if env is None else env
-        how = dict(config.env_args), tuple(config.wrappers), config.env_manager, dict(config.env_manager_args)
+        how = (
+            dict(config.env_args),
+            tuple(config.wrapped(config.wrappers)),
+            config.env_manager,
+            dict(config.env_manager_args),
+        )
         league = cls.league(config)
         environments = Environments(place, *how, agents=bool(config.agents) or league is not None)
-        others = config.eval_env, config.eval_env_args, config.eval_wrappers, config.eval_env_manager
+        others = config.eval_env, config.eval_env_args, config.wrapped(config.eval_wrappers), config.eval_env_manager
         evaluation = environments.for_evaluation(*others)
         with torch_threads(config.torch_threads):
             return GameWorkers(

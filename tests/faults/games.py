@@ -12,6 +12,8 @@ BY_PLAYER = "tests/envs/games/test_join_agents.py::test_a_player_follows_its_age
 BY_TURN = "tests/rollout/test_game_worker.py::test_a_new_game_asks_only_whose_turn_it_is"
 TEAMS = "operators/teams.py"
 BY_TEAM = "tests/operators/test_teams.py::test_rows_of_a_team_are_those_of_a_loop_over_all_games"
+TEAM = "flowrl/envs/games/team.py"
+OF_TEAM = "tests/envs/games/test_team.py::test_a_team_sees_does_and_gains_what_its_agents_do"
 LOOPS = "tests/envs/adapters/test_pettingzoo.py::"
 
 FAULTS = [
@@ -70,6 +72,24 @@ FAULTS = [
     ),
     Fault("M11", JOIN, "                    part.leave()", "                    pass", BY_PLAYER),
     Fault("M11", JOIN, "reward.get(of.name, 0.0) + float(gain)", "float(gain)", BY_PLAYER),
+    Fault(
+        "R7",
+        JOIN,
+        "0, space.dtype).clip(low, high)",
+        "start_of(space), space.dtype)",
+        "tests/envs/games/test_join_agents.py::test_who_is_not_there_observes_a_member_of_its_space",
+    ),
+    Fault("M14", TEAM, "reward[agent], gain) if agent in reward else gain", "0, gain)", OF_TEAM),
+    Fault("M14", TEAM, "before, self._before = self._before, Turn({})", "before = Turn({})", OF_TEAM),
+    Fault("M14", TEAM, "finished = not acting or not self._left", "finished = not acting", OF_TEAM),
+    Fault("M14", TEAM, " and agent != WHOLE}", "}", OF_TEAM),
+    Fault(
+        "D6",
+        TEAM,
+        'f"team/{agent}"',
+        '"team"',
+        "tests/envs/games/test_team.py::test_the_others_act_validly_and_by_the_seed",
+    ),
     Fault("M8", TEAMS, "np.lexsort((agent, step))", "np.lexsort((-agent, step))", BY_TEAM),
     Fault("M8", TEAMS, 'joint["reward"].mean(1)', 'joint["reward"].sum(1)', BY_TEAM),
     Fault(

@@ -4,6 +4,7 @@ from flowrl.envs.games.catalog import GAMES, make
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.games.join_agents import JoinAgents
 from flowrl.envs.games.model import GameModel
+from flowrl.envs.games.team import Team
 from flowrl.envs.games.wrappers import (
     AgentId,
     BaseGameWrapper,
@@ -26,6 +27,7 @@ __all__ = [
     "GlobalState",
     "JoinAgents",
     "PadSpaces",
+    "Team",
     "Turn",
     "make",
 ]

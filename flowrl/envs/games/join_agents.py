@@ -13,10 +13,10 @@ from gymnasium import spaces
 from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.games.seats import WHOLE, Seat, check_ends, no_gain, revived
-from flowrl.envs.games.wrappers import BaseGameWrapper
+from flowrl.envs.games.wrappers import BaseGameWrapper, agents_named
 from flowrl.envs.masks import check_mask, choices_of, with_mask
 from flowrl.envs.spaces import array_form, dict_form, make_store, plain_copy, row_of, start_of
-from flowrl.errors import ConfigError, SchemaError, did_you_mean
+from flowrl.errors import ConfigError, SchemaError
 
 #: Agents by name or pattern, such as "prey_*"; or several of these.
 Named = str | Sequence[str]
@@ -32,9 +32,10 @@ class JoinAgents(BaseGameWrapper):
     with a joint `action_mask` where one of them has a mask. Its reward is the sum of theirs, and its `info` has theirs
     as `AGENT/KEY`. It has won if one of them has.
 
-    An agent that is not there, because it is late or gone or waits, observes zeros, and nobody plays its action; its
-    mask, if there is one, leaves it one choice. A player ends when all its agents have ended, or the game is over:
-    truncated if the last of them are, otherwise terminated. Agents of no player stay as they are.
+    An agent that is not there, because it is late or gone or waits, observes zeros, or what is nearest to them in its
+    space (R7), and nobody plays its action; its mask, if there is one, leaves it one choice. A player ends when all its
+    agents have ended, or the game is over: truncated if the last of them are, otherwise terminated. Agents of no player
+    stay as they are.
 
     Args:
         game: The game inside.
@@ -270,10 +271,7 @@ def _agents_of(game: Game, players: Named | Mapping[str, Named] | None) -> dict[
                 'their agents, as in {"left": ["l_0", "l_1"]}'
             )
         for pattern in map(str, patterns):
-            if not any(fnmatchcase(agent, pattern) for agent in game.possible_agents):
-                raise ConfigError(
-                    f"JoinAgents: no agent of {game} is {pattern!r}: {did_you_mean(pattern, game.possible_agents)}"
-                )
+            agents_named(game, pattern, "JoinAgents")
     found: dict[str, list[str]] = {name: [] for name in named}
     for agent in game.possible_agents:
         fits = (
@@ -316,4 +314,5 @@ def _nothing(space: spaces.Space[Any]) -> Any:
     """What an agent observes that is not there."""
     if isinstance(space, spaces.Dict):
         return {name: _nothing(part) for name, part in space.items()}
-    return np.full(space.shape or (), start_of(space), space.dtype)
+    low, high = (space.low, space.high) if isinstance(space, spaces.Box) else (start_of(space), None)
+    return np.full(space.shape or (), 0, space.dtype).clip(low, high)

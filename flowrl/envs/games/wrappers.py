@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,15 @@ from gymnasium import spaces
 from flowrl.data.columns import ACTION_MASK, AGENT, STATE
 from flowrl.envs.games.game import Game, Turn
 from flowrl.envs.masks import with_mask
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, did_you_mean
+
+
+def agents_named(game: Game, pattern: str, what: str) -> list[str]:
+    """The agents of a game that a name or a pattern fits. Raises: ConfigError, which `what` begins: there is none."""
+    found = [agent for agent in game.possible_agents if fnmatchcase(agent, pattern)]
+    if not found:
+        raise ConfigError(f"{what}: no agent of {game} is {pattern!r}: {did_you_mean(pattern, game.possible_agents)}")
+    return found
 
 
 class BaseGameWrapper(Game):

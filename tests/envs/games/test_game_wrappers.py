@@ -188,6 +188,25 @@ def test_agents_of_other_sizes_become_of_one_kind() -> None:
     assert {int(valid_sample(game.action_spaces["speaker"], speaker)) for _ in range(40)} == {0, 1}
 
 
+def test_padding_is_a_member_of_the_padded_space() -> None:
+    """R7, M9: also where zero is none of an agent's own."""
+
+    class Far(Masked):
+        observation_spaces: Mapping[str, Any] = {
+            agent: spaces.Dict(far=spaces.Box(3, 9, (n, 3 - n)), kind=spaces.Discrete(n + 3, start=3))
+            for agent, n in (("a", 1), ("b", 2))
+        }
+        action_spaces: Mapping[str, Any] = {"a": spaces.Discrete(2), "b": spaces.Discrete(3)}
+
+        def _seen(self) -> dict[str, Any]:
+            return {agent: space.sample() for agent, space in self.observation_spaces.items()}
+
+    game = PadSpaces(Far())
+    for agent, seen in game.reset(0).items():
+        assert game.observation_spaces[agent].contains(seen)
+        assert seen["far"].shape == (2, 2)
+
+
 def test_parts_of_observations_and_masks_are_padded_one_by_one() -> None:
     """M9: a mask of the game's own stays the stricter one."""
     parts = {

@@ -110,6 +110,26 @@ class Kinds(Game):
         return {agent: of for agent, of in seen.items() if agent != "b" or not self.t % 2}
 
 
+def test_who_is_not_there_observes_a_member_of_its_space() -> None:
+    """R7, M11: what is nearest to zero."""
+
+    class Far(Kinds):
+        def __init__(self) -> None:
+            super().__init__(masked=())
+            parts: Any = spaces.Dict(near=spaces.Box(-9, 9, (1,)), far=spaces.Box(3, 9, (2,), np.int64))
+            self.observation_spaces = {"a": spaces.Discrete(9, start=3), "b": parts, "c": spaces.Discrete(2)}
+
+        def _seen(self) -> dict[str, Any]:
+            there = {"near": np.ones(1, np.float32), "far": np.full(2, 7)}
+            return {"a": np.int64(5), "c": np.int64(0)} | ({} if self.t % 2 else {"b": there})
+
+    game = JoinAgents(Far())
+    seen = [game.reset(0)["team"], game.step({"team": np.zeros(5, np.int64)}).obs["team"]]
+    assert [each["b"]["far"].tolist() for each in seen] == [[7, 7], [3, 3]]
+    assert seen[1]["b"]["near"].tolist() == [0]
+    assert all(map(game.observation_spaces["team"].contains, seen))
+
+
 def test_choices_and_masks_stand_side_by_side() -> None:
     """M11: whoever has no mask has all its actions, whoever is not there has one of each choice."""
     game = JoinAgents(Kinds(masked=("a", "b")))
