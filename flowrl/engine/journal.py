@@ -8,23 +8,28 @@ plan, settings and seed, so the same plan with the same answers is the same run,
 Beside the answers, a journal has two bytes for each item that leaves an operator. A `Replay` compares them, and names
 the first operator whose item differs (J2).
 
-The bytes of a journal are entries; all numbers are unsigned LEB128 but for digests:
+The bytes of a journal are msgpack values, one after the other: numbers of at least 0, but for NAME, a text, and BYTES.
+Each of these is an entry:
 
-    0 KIND LENGTH NAME        the next point, numbered from 1 on; KIND is that of its entries, NAME is UTF-8
-    POINT HEAD [COUNT] CODE.. an answer (KIND 0). HEAD is 4 * (empty answers of this point before it) + COUNT, or + 3 if
-                              COUNT is 3 or more and follows
-    POINT DIGEST              an item that left the operator NAME (KIND 1), two bytes
-    POINT LENGTH BYTES        what a worker noted for an answer (KIND 2): the number of the answer, then entries of its
-                              own, whose points are numbered over all its answers; NAME is GATHER/INDEX.LIFE
+    NAME KIND               the next point, numbered from 1 on; KIND is that of its entries
+    POINT EMPTY COUNT CODE  an answer (KIND 0) of COUNT codes, and how many empty answers of this point were before. A
+                            code of 2**63 or more is bytes, the lowest first
+    POINT DIGEST            an item that left the operator NAME (KIND 1), a number below 2**16
+    POINT BYTES             what a worker noted for an answer (KIND 2): the number of the answer, then entries of its
+                            own, whose points are numbered over all its answers; NAME is GATHER/INDEX.LIFE
 
 The meaning of the codes is where they are taken. `flowrl.storage.journal` writes the bytes to a file.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
+
+import msgpack  # type: ignore[import-untyped]
 
 from flowrl.errors import FlowError
 
@@ -105,7 +110,12 @@ class Recording(Decisions):
         self._empty: Counter[str] = Counter()  # answers of each point since its last entry
         self._lives: Counter[str] = Counter()
         self._answers = 0
-        self._noted = bytearray()
+        self._noted = msgpack.Packer(autoreset=False)
+        self._pack: Callable[[int | str | bytes], Any] = self._noted.pack
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A worker gets it before anything is noted."""
+        return type(self), (self.name, self.loads)
 
     def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
         if not seen:
@@ -115,12 +125,11 @@ class Recording(Decisions):
         return seen
 
     def _answer(self, point: str, empty: int, codes: Sequence[int]) -> None:
-        noted, count = self._entry(point, ANSWER), len(codes)
-        _write(noted, empty << 2 | min(count, 3))
-        if count >= 3:
-            _write(noted, count)
+        pack = self._entry(point, ANSWER)
+        pack(empty)
+        pack(len(codes))
         for code in codes:
-            _write(noted, code)
+            pack(code if code < 2**63 else code.to_bytes(code.bit_length() // 8 + 1, "little"))
 
     def settle(self) -> None:
         """Note the empty answers so far, so that another process may go on behind them."""
@@ -129,21 +138,17 @@ class Recording(Decisions):
         self._empty.clear()
 
     def item(self, path: str, digest: int) -> None:
-        self._entry(path, ITEM).extend((digest & 0xFFFF).to_bytes(2, "little"))
+        self._entry(path, ITEM)(digest & 0xFFFF)
 
     def part(self, gather: str, index: int) -> Decisions:
         return Recording(_part_name(self, gather, index))
 
     def heard(self, part: str, noted: bytes) -> None:
-        mine = self._entry(part, PART)
-        _write(mine, len(noted))
-        mine += noted
+        self._entry(part, PART)(noted)
 
     def answer(self) -> bytes:
-        noted = bytearray()
-        _write(noted, self._answers)
-        self._answers += 1
-        return bytes(noted + self.drain())
+        number, self._answers = self._answers, self._answers + 1
+        return bytes(msgpack.packb(number)) + self.drain()
 
     def loaded(self) -> None:
         self.take(STATE, [2])
@@ -164,20 +169,20 @@ class Recording(Decisions):
 
     def drain(self) -> bytes:
         """Remove and return what was noted since the last call."""
-        noted, self._noted = self._noted, bytearray()
-        return bytes(noted)
+        noted = bytes(self._noted.bytes())
+        self._noted.reset()
+        return noted
 
-    def _entry(self, point: str, kind: int) -> bytearray:
-        """The notes, with the number of a point at their end."""
+    def _entry(self, point: str, kind: int) -> Callable[[int | str | bytes], Any]:
+        """Begin an entry of a point; returns what notes the next one of its values."""
+        pack = self._pack
         number = self._points.get((point, kind))
         if number is None:
-            name = point.encode()
-            self._noted += bytes((0, kind))
-            _write(self._noted, len(name))
-            self._noted += name
+            pack(point)
+            pack(kind)
             number = self._points[point, kind] = len(self._points) + 1
-        _write(self._noted, number)
-        return self._noted
+        pack(number)
+        return pack
 
 
 def _part_name(decisions: Recording | Replay, gather: str, index: int) -> str:
@@ -188,62 +193,58 @@ def _part_name(decisions: Recording | Replay, gather: str, index: int) -> str:
     return f"{place}.{decisions.loads}.{life}"
 
 
-def _write(to: bytearray, number: int) -> None:
-    """Append an unsigned number."""
-    while number > 127:
-        to.append(number & 127 | 128)
-        number >>= 7
-    to.append(number)
-
-
-class _Bytes:
-    """The bytes of a journal, read from their beginning."""
+class _Values:
+    """The values of a journal, each of a kind that is expected. None takes more memory than it has bytes."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = memoryview(data), 0
+        size = len(data)
+        self._data, self._unpacker = data, msgpack.Unpacker(max_buffer_size=size or 1, **dict.fromkeys(_LISTS, 0))
+        self._unpacker.feed(data)
 
-    def __bool__(self) -> bool:
-        return self._at < len(self._data)
+    def next(self, *kinds: type) -> Any:
+        """The next one. Raises: EOFError: there is none that is whole; FlowError: it is another one."""
+        try:
+            value = self._unpacker.unpack()
+        except msgpack.OutOfData:
+            raise EOFError from None
+        except (ValueError, msgpack.UnpackException):  # also of a text that is none
+            value = None
+        if type(value) not in kinds or (type(value) is int and value < 0):
+            raise FlowError(f"the journal is damaged at byte {self._unpacker.tell():,} of what it unpacks to")
+        return value
 
     def number(self) -> int:
-        shift = found = 0
-        while True:
-            byte = self.take(1)[0]
-            found |= (byte & 127) << shift
-            if byte < 128:
-                return found
-            shift += 7
+        return int(self.next(int))
 
     def rest(self) -> bytes:
         """What is left."""
-        return bytes(self._data[self._at :])
+        return self._data[self._unpacker.tell() :]
 
-    def take(self, count: int) -> bytes:
-        """The next bytes. Raises: EOFError: there are fewer."""
-        if self._at + count > len(self._data):
-            raise EOFError
-        self._at += count
-        return bytes(self._data[self._at - count : self._at])
+
+#: What a journal has none of: a length in a few bytes, by which a reader would take memory for what may never come.
+_LISTS = "max_array_len", "max_map_len", "max_ext_len"
 
 
 def entries(data: bytes) -> Iterator[tuple[int, str, Any]]:
-    """The whole entries in the bytes of a journal: kind, point, and codes with the empty answers before, or bytes."""
-    read, points = _Bytes(data), list[tuple[int, str]]()
-    while read:
-        try:
-            if (number := read.number()) == 0:
-                kind = read.number()
-                points.append((kind, read.take(read.number()).decode()))
+    """The whole entries in the bytes of a journal: kind, point, and empty answers with codes, a digest, or bytes.
+
+    Raises: FlowError: it is damaged.
+    """
+    read, points = _Values(data), list[tuple[int, str]]()
+    with suppress(EOFError):  # of a run that was killed
+        while True:
+            if isinstance(point := read.next(int, str), str):
+                points.append((read.number(), point))
                 continue
-            kind, name = points[number - 1]
+            if not 0 < point <= len(points):
+                raise FlowError(f"the journal is damaged: it has an entry of point {point}, and {len(points)} points")
+            kind, name = points[point - 1]
             if kind == ANSWER:
-                head = read.number()
-                count = head % 4 if head % 4 < 3 else read.number()
-                yield kind, name, (head >> 2, [read.number() for _ in range(count)])
+                empty, count = read.number(), read.number()
+                codes = [read.next(int, bytes) for _ in range(count)]
+                yield kind, name, (empty, [int.from_bytes(c, "little") if type(c) is bytes else c for c in codes])
             else:
-                yield kind, name, read.take(2 if kind == ITEM else read.number())
-        except (EOFError, IndexError, UnicodeDecodeError):
-            return  # of a run that was killed
+                yield kind, name, read.number() if kind == ITEM else read.next(bytes)
 
 
 class Replay(Decisions):
@@ -269,7 +270,7 @@ class Replay(Decisions):
         self.items = Counter[str]()  #: that left each operator so far
         self._lives: Counter[str] = Counter()
         self._answers: dict[str, deque[tuple[int, list[int]]]] = {}
-        self._items: list[tuple[str, int]] = []
+        self._items, self._digests = list[str](), array("H")  # of each item, by whom and which
         self._parts: dict[str, dict[int, bytes]] = {}
         self._at, self._idle = 0, 0
         self._opened: list[Replay] = []
@@ -279,11 +280,13 @@ class Replay(Decisions):
                 if kind == ANSWER and not self.whole:
                     self._answers.setdefault(point, deque()).append(content)
                 elif kind == ITEM:
-                    self._items.append((point, int.from_bytes(content, "little")))
+                    self._items.append(point)
+                    self._digests.append(content & 0xFFFF)
                 elif kind == PART:
-                    read = _Bytes(content)
-                    number = read.number()
-                    self._parts.setdefault(point, {})[number] = read.rest()
+                    read = _Values(content)
+                    with suppress(EOFError):
+                        number = read.number()
+                        self._parts.setdefault(point, {})[number] = read.rest()
         #: Its decisions and items, without those that workers noted for their answers.
         self.size = self._left = len(self._items) + sum(map(len, self._answers.values()))
 
@@ -321,7 +324,8 @@ class Replay(Decisions):
                 return
             self._end()
         self.items[path] += 1
-        expected, noted = self._items[self._at] if self._at < len(self._items) else ("", 0)
+        there = self._at < len(self._items)
+        expected, noted = (self._items[self._at], self._digests[self._at]) if there else ("", 0)
         if expected == path and (noted == digest & 0xFFFF or not self.compares):
             self._at += 1
             self._left -= 1

@@ -1,6 +1,6 @@
 """The file of a journal: a header in one line, then compressed parts, each of which can be read by itself.
 
-    {"journal": 1, ...}\\n     the version of the format, and of what run it is
+    {"journal": 2, ...}\\n     the version of the format, and of what run it is
     PART..                    zlib streams, one after the other
 
 A part ends with each checkpoint, so that a resumed run can cut the file there and append. Within a part, what was
@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import attrs
 
 from flowrl.errors import ConfigError
-from flowrl.storage.files import parse_json, read_file
+from flowrl.saved import shown
+from flowrl.storage.files import CHUNK, opened, parse_json, read_file
 
-VERSION = 1
+VERSION = 2
 #: Most bytes of a file.
 LARGEST = 2**32
 #: The most bytes of content: so many, and so many more for each byte of the file.
-LEAST, MOST = 2**26, 64
+LEAST, MOST = 2**20, 64
 
 
 class JournalFile:
@@ -71,6 +73,31 @@ class JournalFile:
         self._file.close()
 
 
+def is_current(path: Path) -> bool:
+    """Whether a resumed run can go on with a journal. Raises: ConfigError: it cannot be read, or is none."""
+    with _reading(path), opened(path) as file:
+        return bool(_about(path, file.readline(CHUNK))["journal"] == VERSION)
+
+
+def _about(path: Path, header: bytes) -> Mapping[str, Any]:
+    """The header of a journal."""
+    try:
+        about = parse_json(header)
+        if about["journal"] is not None:
+            return dict(about)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ConfigError(f"{path} is no journal of flowrl")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+
+
 @attrs.frozen
 class StoredJournal:
     """A journal as read: the header, and the bytes of each part, the last of which may be cut off."""
@@ -81,18 +108,15 @@ class StoredJournal:
     @classmethod
     def read(cls, path: Path) -> StoredJournal:
         """Read a file. Raises: ConfigError: there is none, it is no journal, or one of another version."""
-        try:
+        with _reading(path):
             data = read_file(path, LARGEST)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}") from error
         header, _, rest = data.partition(b"\n")
-        try:
-            about = parse_json(header)
-            version = about["journal"]
-        except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{path} is no journal of flowrl") from None
-        if version != VERSION:
-            raise ConfigError(f"{path} has version {version} of the format, and this flowrl reads {VERSION}")
+        about = _about(path, header)
+        if (version := about["journal"]) != VERSION:
+            raise ConfigError(
+                f"{path} has version {shown(version)} of the format, and this flowrl reads {VERSION}: "
+                "run it again with the flowrl that wrote it, which run.json names"
+            )
         parts, left = [], LEAST + MOST * len(data)
         while rest:
             stream = zlib.decompressobj()

@@ -34,7 +34,7 @@ from flowrl.saved import Saved
 from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
 from flowrl.storage.files import plain, write, write_json
 from flowrl.storage.fingerprint import fingerprint
-from flowrl.storage.journal import JournalFile
+from flowrl.storage.journal import JournalFile, is_current
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.directory import JOURNAL, PROFILE, RunDirectory
 from flowrl.trainer.failed_item import keep_failed_item
@@ -150,7 +150,12 @@ class Session:
         )
 
     def open(self) -> Run:
-        """Open a run of the plan."""
+        """Open a run of the plan. Raises: ConfigError: its journal cannot be read."""
+        file = self.directory.path / JOURNAL
+        goes_on = self.journal is not None and self.earlier is not None and self.earlier.has_checkpoint
+        if goes_on and not is_current(file):  # no later part of it can be followed without the first one
+            log.warning("%s has another version of the format: the run goes on, and notes nothing more in it", file)
+            self.journal = None
         return self.plan.run(seed=self.seed, decisions=self.journal)
 
     def run(self, command: list[str], *, quiet: bool = False) -> int:

@@ -123,6 +123,21 @@ def test_a_resumed_run_appends_to_its_journal(tmp_path):
     assert again(run).reached > 10
 
 
+def test_a_run_whose_journal_has_another_version_goes_on_without_it(tmp_path):
+    """J3: again and again, and says so."""
+    run = tmp_path / "run"
+    begun = flowrl("run", "impala", "--journal", "--set", "eval_every=0", "--stop-steps", 300, "--out", run, "--quiet")
+    assert begun.exit_code == 0, begun.output
+    journal = run / "journal"
+    journal.write_bytes(written := journal.read_bytes().replace(b'"journal": 2', b'"journal": 1'))
+    for steps in (600, 900):
+        resumed = flowrl("run", "--resume", run, "--stop-steps", steps, "--quiet")
+        assert resumed.exit_code == 0, resumed.output
+        assert "journal has another version of the format: the run goes on" in (run / "log.txt").read_text()
+        (run / "log.txt").unlink()
+    assert journal.read_bytes() == written
+
+
 def test_a_result_that_was_changed_is_named(run):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     lines[4] = json.dumps({**json.loads(lines[4]), "loss": 0.25})
@@ -146,7 +161,7 @@ def test_what_cannot_be_followed_is_refused_in_one_line(run, tmp_path):
     journal.write_bytes(header.replace(b'"plan": "', b'"plan": "0') + b"\n" + rest)
     assert "has the journal of another plan, of hash 0" in refused()
     journal.write_bytes(b'{"journal": 99}\n' + rest)
-    assert "has version 99 of the format, and this flowrl reads 1" in refused()
+    assert "has version 99 of the format, and this flowrl reads 2: run it again with the flowrl" in refused()
     journal.write_bytes(b"what is this")
     assert "is no journal of flowrl" in refused()
     journal.write_bytes(header + b"\nwhat is this")

@@ -196,20 +196,20 @@ def test_a_digest_is_of_all_that_an_item_says_but_times() -> None:
 
 
 def test_entries_are_as_documented() -> None:
-    """J1, J3: numbers of any size, empty answers, digests, and what a worker noted."""
+    """J1, J3: numbers of any size, as masks of environments are, empty answers, digests, what a worker noted."""
     worker, noted = Recording("gather/0.0.0"), Recording()
     worker.item("op", 0x1FFFF)
     for _ in range(300):
         noted.take("here", ())
-    noted.take("here", [1, 2, 1_000_000, 4])
+    noted.take("here", [1, 2, 1_000_000, 2**200])
     noted.heard(worker.name, sent := worker.answer())
     noted.item("op", 0x10203)
     noted.take("here", ())
     noted.settle()
     assert list(entries(noted.drain())) == [
-        (ANSWER, "here", (300, [1, 2, 1_000_000, 4])),
+        (ANSWER, "here", (300, [1, 2, 1_000_000, 2**200])),
         (PART, "gather/0.0.0", sent),
-        (ITEM, "op", b"\x03\x02"),
+        (ITEM, "op", 0x0203),
         (ANSWER, "here", (0, [])),
     ]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import tracemalloc
 import zlib
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import pytest
 
 from flowrl.engine.journal import ANSWER, ITEM, PART, Recording, Replay, entries
-from flowrl.errors import ConfigError
-from flowrl.storage.journal import VERSION, JournalFile, StoredJournal
+from flowrl.errors import ConfigError, FlowError
+from flowrl.storage.journal import VERSION, JournalFile, StoredJournal, is_current
 
-#: Journals as each version has written them, which later ones still read: `small` below wrote the newest one.
+#: Journals as each version has written them: `small` below wrote the newest one.
 OF_VERSION = Path(__file__).parent / "journals"
 
 
@@ -39,11 +41,10 @@ def small(path: Path) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("version", range(1, VERSION + 1))
-def test_a_journal_of_each_version_is_read(version, tmp_path):
+def test_a_journal_of_this_version_is_read(tmp_path: Path) -> None:
     """J3."""
-    stored = StoredJournal.read(OF_VERSION / f"version-{version}")
-    assert stored.about == {"journal": version, "plan": "a plan", "seed": 3}
+    stored = StoredJournal.read(OF_VERSION / f"version-{VERSION}")
+    assert stored.about == {"journal": VERSION, "plan": "a plan", "seed": 3}
     found = [entry for part in stored.parts for entry in entries(part)]
     assert [(kind, point) for kind, point, _ in found[:4]] == [
         *((ANSWER, "gather"), (PART, "gather/0.0.0"), (ITEM, "train"), (ANSWER, "gather"))
@@ -57,9 +58,24 @@ def test_a_journal_of_each_version_is_read(version, tmp_path):
         part.item("Rollouts", 1000 + number)
         replay.item("train", 2000 + number)
     assert not replay.departed()
-    if version == VERSION:
-        small(tmp_path / "journal")
-        assert StoredJournal.read(tmp_path / "journal") == stored
+    small(tmp_path / "journal")
+    assert StoredJournal.read(tmp_path / "journal") == stored
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_a_journal_of_an_earlier_version_is_refused(version: int) -> None:
+    """J3: a resumed run asks before."""
+    file = OF_VERSION / f"version-{version}"
+    with pytest.raises(ConfigError, match=f"has version {version} of the format, and this flowrl reads {VERSION}: run"):
+        StoredJournal.read(file)
+    assert not is_current(file)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, None, "text", b"", [], [1], {}, msgpack.ExtType(1, b"x")])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    """D7: whatever else msgpack has."""
+    with pytest.raises(FlowError, match="the journal is damaged at byte"):
+        list(entries(b"".join(map(msgpack.packb, ["here", ITEM, 1, value]))))
 
 
 def test_what_was_written_can_be_read_after_a_kill(tmp_path):
@@ -92,6 +108,9 @@ def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
     packed = b"".join(packer.compress(bytes(2**22)) for _ in range(64)) + packer.flush()
     (tmp_path / "journal").write_bytes(header + b"\n" + packed)
     tracemalloc.reset_peak()
+    with pytest.raises(FlowError, match="the journal is damaged"):
+        list(entries((b"\xdd" + (2**16).to_bytes(4, "big")) * 500 + bytes(2**17)))  # lists of lists, of so many each
+    assert tracemalloc.get_traced_memory()[1] < 2**24
     with pytest.raises(ConfigError, match="it unpacks to over 64 times its size"):
         StoredJournal.read(tmp_path / "journal")
     assert tracemalloc.get_traced_memory()[1] < 2**28
