@@ -24,7 +24,7 @@ from flowrl.engine.operator import (
     operator_state,
     state_fields,
 )
-from flowrl.engine.pickling import parts
+from flowrl.engine.pickling import attributes, parts
 from flowrl.engine.protocols import Array, ResourceContract, Saveable, has_member
 from flowrl.saved import Saved
 
@@ -238,8 +238,8 @@ def lost(op: Any) -> Iterator[str]:
         ):
             yield f"the {type(what.__self__).__name__} behind {what.__name__}"
     if ismethod(op) and not _is_foreign(op.__func__) and not isinstance(op.__self__, (Saveable, type)):
-        of, attributes = type(op.__self__).__name__, _attributes(op.__self__)
-        yield from (f"{name} of its {of}" for name in _changed_attributes(cast(FunctionType, op.__func__), attributes))
+        of, values = type(op.__self__).__name__, attributes(op.__self__)
+        yield from (f"{name} of its {of}" for name in _changed_attributes(cast(FunctionType, op.__func__), values))
 
 
 def _changes(function: FunctionType) -> Iterator[str]:
@@ -319,7 +319,7 @@ def changed(watching: list[tuple[str, Any, Any]]) -> Iterator[str]:
 def _now(what: Any) -> Any:
     """What can be compared later; None: it cannot change, or that is not known."""
     if isinstance(what, FunctionType):
-        return dict(zip(what.__code__.co_freevars, _cells(what))) if what.__closure__ else None
+        return dict(zip(what.__code__.co_freevars, _cells(what))) | vars(what) or None
     if isinstance(what, (dict, list, set, deque)):
         return copy.copy(what) if type(what) in (dict, list, set, deque) else list(what)
     if isinstance(what, (Array, bytearray)):
@@ -328,14 +328,7 @@ def _now(what: Any) -> Any:
         return zlib.crc32(bytes(what) if isinstance(what, bytearray) else what.tobytes())
     if isinstance(what, (tuple, frozenset, partial, MethodType, BuiltinFunctionType)) or is_operator(what):
         return None
-    return (_attributes(what) or None) if _is_open(what) else None
-
-
-def _attributes(of: Any) -> dict[str, Any]:
-    try:
-        return dict(vars(of))
-    except TypeError:  # it has slots alone
-        return {}
+    return (attributes(what) or None) if _is_open(what) else None
 
 
 def _same_parts(now: Any, before: Any) -> bool:

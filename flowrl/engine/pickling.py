@@ -95,9 +95,13 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield ".__self__", value.__self__
     if isinstance(value, MethodType):
         yield ".__func__", value.__func__
+    yield from ((f".{name}", part) for name, part in attributes(value).items())
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What a value has in its `__dict__` and its slots, by name; an empty slot is None."""
     slots = [name for cls in type(value).__mro__ for name in _tuple(vars(cls).get("__slots__", ()))]
-    for name in [*getattr(value, "__dict__", {}), *slots]:
-        yield f".{name}", getattr(value, name, None)  # a slot may be empty
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in slots}}
 
 
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:

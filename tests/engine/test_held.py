@@ -175,6 +175,48 @@ def test_what_certainly_changes_and_cannot_be_saved_is_refused(make: Callable[[]
         from_items(N).for_each(make()).check()
 
 
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def up(self, x: int) -> int:
+        self.n += 1
+        return x
+
+
+def by_attribute() -> Callable[[int], int]:
+    def count(x: int) -> int:
+        count.n += 1  # type: ignore[attr-defined]
+        return x
+
+    count.n = 0  # type: ignore[attr-defined]
+    return count
+
+
+def noted_by(of: Slotted) -> Callable[[int], int]:
+    return lambda x: of.up(x)
+
+
+CHANGED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: noted_by(Slotted()), "variable of.n"),
+    (lambda: partial(Slotted.up, Slotted()), ".args[0].n"),
+    (by_attribute, "the variable n"),
+]
+
+
+@pytest.mark.parametrize(("make", "named"), CHANGED, ids=[named for _, named in CHANGED])
+def test_whatever_an_object_keeps_its_state_in_is_looked_at(
+    make: Callable[[], Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D14: slots, and attributes of functions, too."""
+    with caplog.at_level(logging.WARNING, "flowrl"), from_items(N).for_each(make()).run() as run:
+        next(run)
+        run.state_dict()
+    assert f"{named} has changed and is not in checkpoints" in caplog.text
+
+
 def test_what_has_changed_and_cannot_be_saved_is_named_when_a_state_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     """D14: once, and what is only read is not named."""
     counts, constant = {"seen": 0}, {"by": [2]}
