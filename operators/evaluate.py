@@ -131,7 +131,7 @@ class Evaluate:
     `eval_seconds` and `eval_share` are the time of all evaluations so far, in seconds and as a share of the run.
 
     An evaluation is due `every` env steps, but not before the plan's first update, nor before training has taken
-    `train_ratio` times the env steps of the last evaluation.
+    `train_ratio` times the env steps of the last evaluation, of `episodes` of its episodes.
 
     Args:
         workers: Workers with the policy and the environment.
@@ -205,7 +205,9 @@ class Evaluate:
         steps = found.steps
         self.due = (now // self.every + 1) * self.every
         if clock_of(self.workers) == "env_steps":
-            self.due = max(self.due, now + math.ceil(self.train_ratio * steps))
+            usual = self.episodes * len(self.workers.evaluated(self.workers.policy))
+            counted = min(1.0, usual / max(found.episodes, 1))  # a goal that is near must not be passed unseen
+            self.due = max(self.due, now + math.ceil(self.train_ratio * steps * counted))
         self.latest = found.return_mean
         if self.best is None or score >= best:
             self.best, self.best_episodes = score, found.episodes

@@ -53,7 +53,7 @@ FAULTS = [
     Fault(
         "S6",
         "operators/evaluate.py",
-        "now + math.ceil(self.train_ratio * steps)",
+        "now + math.ceil(self.train_ratio * steps * counted)",
         "now",
         EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
     ),
