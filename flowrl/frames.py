@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
+import traceback
 from collections.abc import Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
+
+from flowrl.errors import FlowError
 
 #: The most frames that a short message shows, the innermost ones.
 MOST = 5
@@ -48,12 +52,47 @@ def in_lines(frames: Sequence[Frame]) -> list[str]:
     return [f"  ... {left_out} more lines of yours"] * (left_out > 0) + [str(frame) for frame in frames[-MOST:]]
 
 
+def own_line(stack: str) -> str:
+    """The innermost line of a stack in the environment's own code, see `own_frames`; "" if none is.
+
+    >>> import gymnasium
+    >>> own_line(f'File "{gymnasium.__file__}", line 1, in step\\nFile "mine.py", line 3, in step')
+    ', in step, mine.py:3'
+    """
+    return next((f", in {each.function}, {each.file}:{each.line}" for each in reversed(own_frames(stack))), "")
+
+
+def one_line(error: BaseException) -> str:
+    """A user's error in one line, with the line of code that raised it; flowrl's own need none."""
+    if isinstance(error, FlowError):
+        return str(error).replace("\n", " ")
+    text, where = str(error), own_line("".join(traceback.format_tb(error.__traceback__)))
+    if isinstance(error, SyntaxError):  # the line that cannot be read is in no frame
+        text, where = error.msg, f", {error.filename}:{error.lineno}"
+    return f"{type(error).__name__}: {text or 'no message'}{where}{outgrown(error)}".replace("\n", " ")
+
+
+def outgrown(error: BaseException) -> str:
+    """What to install where an error is that of a library which the installed MuJoCo has left behind; else ""."""
+    stack = "".join(traceback.format_exception(error))
+    library = next((name for name in _OF_MUJOCO_3 if f"{os.sep}{name}{os.sep}" in stack), None)
+    try:
+        found = version("mujoco") if library else "0"
+    except PackageNotFoundError:
+        return ""
+    if int(found.partition(".")[0]) < 4:
+        return ""
+    return f"; {library} needs MuJoCo 3, but {found} is installed: pip install 'mujoco<4'"
+
+
 def is_own(file: str) -> bool:
     """Whether a file is none of Python's, of flowrl's, or of the libraries between it and the user's code."""
     standard = file.startswith(_STANDARD) and "site-packages" not in file
     return file[:1] not in ("", "<") and not standard and not file.startswith(_libraries())
 
 
+#: Libraries that call what MuJoCo has no more from 4.0 on.
+_OF_MUJOCO_3 = ("dm_control", "gymnasium_robotics", "metaworld")
 _STANDARD = sysconfig.get_path("stdlib")
 
 

@@ -236,6 +236,41 @@ class Crashes(Healthy):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+class RaisesInRender(Healthy):
+    """As on a machine without a display; then it cannot be closed either."""
+
+    tries, shown = 0, False
+
+    def render(self) -> Any:
+        type(self).tries += 1
+        self.shown = True
+        raise OSError("cannot connect to a display")
+
+    def close(self) -> None:
+        if self.shown:
+            raise AttributeError("there is no viewer")
+
+
+class CrashesInRender(Healthy):
+    def render(self) -> Any:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class OneAtATime(Healthy):
+    """An emulator of which a process holds one."""
+
+    emulators = 0
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        if OneAtATime.emulators:
+            raise RuntimeError("Cannot create multiple emulator instances per process")
+        OneAtATime.emulators += 1
+
+    def close(self) -> None:
+        OneAtATime.emulators -= 1
+
+
 class StartsAnother(Healthy):
     """Leaves a process of its own, whose number it prints, and hangs."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +76,8 @@ class Case:
         as_learned: The kinds of manager that cannot know the returns of the environment alone; they say so, and report
             what is learned from.
         refused: What the error says, by kind of manager.
-        kinds: Those to try: gymnasium's processes hang when `close` follows an info that is no dictionary.
+        kinds: Those to try: gymnasium's processes hang when `close` follows an info that is no dictionary, and
+            cannot be closed after an error.
         sure: Of the kinds that report the right values, those that say that they do.
     """
 
@@ -215,6 +217,35 @@ class TakesApart(Points):
         return self.scale * self.t
 
 
+class ImportsLate(Points):
+    """Imports a module that does not exist, when its method `at` is called."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+        self.need("__init__")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.need("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.need("step")
+        return super().step(action)
+
+    def need(self, at: str) -> None:
+        if at == self.at:
+            importlib.import_module("tests.not_there")
+
+
+def imports_late(at: str) -> Case:
+    return Case(
+        ImportsLate,
+        args={"at": at},
+        refused=dict.fromkeys(KINDS, "No module named 'tests.not_there'"),
+        kinds=KINDS[:-1],
+    )
+
+
 def recorded(env: Any) -> Any:
     return gymnasium.wrappers.RecordEpisodeStatistics(env)
 
@@ -247,6 +278,9 @@ CASES = {
         Two, alone=lambda: Summed(Two()), wrappers=[Summed], sure=lambda kind: not kind.startswith("brought")
     ),
     "arguments taken apart": Case(TakesApart, args={"config": {"inner": {"scale": 3.0}}, "scales": [1.0, 2.0]}),
+    "an import that fails as it is made": imports_late("__init__"),
+    "an import that fails in reset": imports_late("reset"),
+    "an import that fails in step": imports_late("step"),
     "won": says(at_the_end(lambda env: {"is_success": won(env)})),
     "won as an array": says(lambda env: {"is_success": np.array([won(env)])}),
     "won as a number": says(lambda env: {"is_success": float(won(env))}),

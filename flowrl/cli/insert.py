@@ -37,7 +37,7 @@ def inserted(plan: Plan, texts: Sequence[str]) -> Plan:
 def _operator(spec: str) -> Any:
     name, bracket, _ = spec.partition("(")
     module_name, _, attribute = name.strip().rpartition(":")
-    module = import_module(module_name or "flowrl.operators", spec, _EXPECTED)
+    module = import_module(module_name or "flowrl.operators", repr(spec), _EXPECTED)
     found = vars(module).get(attribute)
     if not callable(found):
         there = [each for each, value in vars(module).items() if callable(value) and each[0] != "_"]

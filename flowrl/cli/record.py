@@ -16,6 +16,7 @@ from flowrl.data.multi_agent import DEFAULT_POLICY, MultiAgentBatch
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.dataset_spaces import origin
 from flowrl.errors import ConfigError
+from flowrl.frames import one_line
 from flowrl.policies import Policies, Policy, RandomPolicy, ScriptedPolicy
 from flowrl.policies.devices import torch_threads
 from flowrl.rollout import RolloutWorker, WorkerSet
@@ -145,8 +146,10 @@ def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> Tra
     if policy != "random":
         try:
             function = pkgutil.resolve_name(policy)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"--policy {policy}: {error}. Expected 'random' or 'module:function'") from error
+        except (Exception, SystemExit) as error:  # of a module of the user's
+            raise ConfigError(
+                f"--policy {policy}: {one_line(error)}. Expected 'random' or 'module:function'"
+            ) from error
         if not callable(function):
             raise ConfigError(f"--policy {policy} is {function!r}, expected a function of observations [N, ...]")
         make = partial(ScriptedPolicy, function)

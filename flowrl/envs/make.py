@@ -27,6 +27,7 @@ from flowrl.envs.infos import InfoKeys, fills_of
 from flowrl.envs.managers.async_subprocess import AsyncSubprocessEnvManager
 from flowrl.envs.managers.base import Manager
 from flowrl.envs.managers.children import Children
+from flowrl.envs.managers.faults import ONE_EACH
 from flowrl.envs.managers.local import EnvManager
 from flowrl.envs.managers.subprocess import SubprocessEnvManager
 from flowrl.envs.managers.thread import ThreadEnvManager
@@ -35,7 +36,8 @@ from flowrl.envs.pictures import carry, declare_known
 from flowrl.envs.spec import call, factory_of, importable, is_native, name_of, native, own, parameters
 from flowrl.envs.wrappers import layers
 from flowrl.envs.wrapping import Wrap, wrap, wrap_vector, wrapper_of
-from flowrl.errors import ConfigError, FlowError, did_you_mean
+from flowrl.errors import ConfigError, FlowError, did_you_mean, out_of_memory
+from flowrl.frames import one_line, outgrown
 
 log = logging.getLogger("flowrl")
 
@@ -139,11 +141,12 @@ class Environments:
         if self.is_one_object and self.kind in _OF_FACTORIES:
             raise _made_already(self.kind, self.spec)
         try:
-            first = self.factory.first_of(num_envs, vectorized=self.kind == "vector")
+            with beside(_there(self.spec), self.spec):
+                first = self.factory.first_of(num_envs, vectorized=self.kind == "vector")
         except FlowError:
             raise  # it says what to do
         except Exception as error:
-            error.add_note(f"in environment 0, when it is made{self._way_out()}")
+            error.add_note(f"in environment 0, when it is made{outgrown(error)}{self._way_out()}")
             raise
         try:
             for remark in _remarks(first, self.kind):
@@ -234,12 +237,32 @@ def make_manager(
         here = _made_here(factory, spec, num_envs, kind, options, episode_seeds)
     here.children = children
     if not is_object(spec):
+        here.spec = spec
         _here.add(here)
     return here
 
 
 #: Managers of environments in this process, to close when it ends.
 _here: weakref.WeakSet[Manager] = weakref.WeakSet()
+
+
+def _there(spec: Any) -> int:
+    """The number of such environments that managers have in this process."""
+    alike = (each for each in _here if each.spec is spec or (isinstance(spec, str) and each.spec == spec))
+    return sum(each.num_envs for each in alike if each.is_open)
+
+
+@contextmanager
+def beside(others: int, spec: Any) -> Iterator[None]:
+    """Make one more environment in a process that has others. Raises: ConfigError with the way out if it cannot be."""
+    try:
+        yield
+    except Exception as error:
+        if not others or out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"{name_of(spec)}: no further one can be made in a process that has {others}: {one_line(error)}; {ONE_EACH}"
+        ) from error
 
 
 def _made_here(
@@ -250,12 +273,16 @@ def _made_here(
     options: Mapping[str, Any],
     episode_seeds: Sequence[int] | None,
 ) -> Manager:
-    first = factory.first_of(num_envs, vectorized=kind == "vector")
+    others = _there(spec)
+    with beside(others, spec):
+        first = factory.first_of(num_envs, vectorized=kind == "vector")
     made_here: list[Env | AnyVectorEnv] = [] if is_object(spec) else [first]
     try:
         if isinstance(first, VectorEnv):
             return _of_vector(first, spec, kind, options, episode_seeds)
-        made_here.extend(factory() for _ in range(num_envs - 1))
+        for env_id in range(1, num_envs):
+            with beside(others + env_id, spec):
+                made_here.append(factory())
         envs: list[Any] = [first, *made_here[1:]]
         if kind == "local":
             return EnvManager(envs, episode_seeds=episode_seeds)

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -20,6 +19,7 @@ from gymnasium.vector import VectorEnv
 from flowrl.envs.adapters.convert import LIBRARIES
 from flowrl.envs.wrappers import without_order_enforcing
 from flowrl.errors import ConfigError, closest, did_you_mean
+from flowrl.frames import one_line
 
 #: Modules that register ids which begin so when they are imported.
 _REGISTRARS = {
@@ -58,7 +58,7 @@ def factory_of(spec: object) -> Callable[..., Any]:
         return partial(_from_gymnasium, spec)
     if module_name in LIBRARIES:
         return partial(LIBRARIES[module_name], name)
-    module = import_module(module_name, spec, "'module:factory' or a gymnasium id")
+    module = import_module(module_name, repr(spec), "'module:factory' or a gymnasium id")
     factory: Callable[..., Any] | None = getattr(module, name, None)
     if factory is not None:
         return factory
@@ -83,7 +83,7 @@ def function_of(path: str, what: str) -> Callable[..., Any]:
     module_name, colon, name = path.partition(":")
     if not colon:
         raise ConfigError(f"{what}={path!r}: expected 'module:function'")
-    there = vars(import_module(module_name, path, f"'module:function' for {what}"))
+    there = vars(import_module(module_name, f"{what}={path!r}", "'module:function'"))
     found: Callable[..., Any] | None = there.get(name)
     if not callable(found):
         known = [each for each, value in there.items() if callable(value) and each[0] != "_"]
@@ -109,14 +109,10 @@ def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> 
     except (TypeError, ValueError, KeyError, AssertionError) as error:
         if not args:
             if isinstance(spec, str) and ":" in spec:
-                at = traceback.extract_tb(error.__traceback__)[-1]
-                where = "" if at.filename == __file__ else f"{at.filename}:{at.lineno}: "
-                raise ConfigError(
-                    f"{spec!r} fails when it is called without arguments: {where}{type(error).__name__}: {error}"
-                ) from error
+                raise ConfigError(f"{spec!r} fails when it is called without arguments: {one_line(error)}") from error
             raise
         unknown = _unknown(args, parameters(factory) or _arguments(str(spec)))
-        raise ConfigError(f"{name_of(spec)} refuses env_args {unknown or f'{args}: {error}'}") from error
+        raise ConfigError(f"{name_of(spec)} refuses env_args {unknown or f'{args}: {one_line(error)}'}") from error
 
 
 def own(args: Any, spec: object) -> Any:
@@ -155,15 +151,18 @@ def native(env_id: str, num_envs: int) -> Callable[..., VectorEnv[Any, Any, Any]
 
 
 def import_module(name: str, wanted: str, expected: str) -> Any:
-    """Import a module. Raises: ConfigError if it, or one of its imports, does not exist."""
+    """Import a module. Raises: ConfigError if it does not exist, or fails, with its line that does."""
+    if not all(name.split(".")):
+        raise ConfigError(f"{wanted} names no module. Expected {expected}")
     try:
         return importlib.import_module(name)
-    except (ModuleNotFoundError, ValueError) as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == name
+    except (Exception, SystemExit) as error:
+        if not isinstance(error, ModuleNotFoundError) or not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{wanted}: {name} fails when it is imported: {one_line(error)}") from error
         known = {name: f"pip install {name.replace('_', '-')}"} if name in _REGISTRARS else {}
-        install = (known | _INSTALL).get(name) if missing else None
+        install = (known | _INSTALL).get(name)
         way_out = f"Install it: {install}" if install else f"Expected {expected}"
-        raise ConfigError(f"{wanted!r}: {error}. {way_out}") from error
+        raise ConfigError(f"{wanted}: {error}. {way_out}") from error
 
 
 def parameters(factory: object) -> list[str]:

@@ -141,7 +141,7 @@ def _named(name: str, vector: bool) -> Wrap:
         return _OWN[name][vector]
     module_name, colon, attribute = name.rpartition(":")
     if colon:
-        module = import_module(module_name, name, "'module:Wrapper' or the name of a wrapper of gymnasium")
+        module = import_module(module_name, repr(name), "'module:Wrapper' or the name of a wrapper of gymnasium")
         names = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
     else:
         module, attribute = gymnasium.wrappers.vector if vector else gymnasium.wrappers, name

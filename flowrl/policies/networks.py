@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -19,7 +18,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.pictures import NATURE_SIDE, asks_for_nature, picture_of
-from flowrl.envs.spec import name_of
+from flowrl.envs.spec import import_module, name_of
 from flowrl.errors import ConfigError, SchemaError, closest
 from flowrl.policies.distributions import Acting, Distribution, check_choices, way_out
 from flowrl.policies.heads import MeanHead, ValueHead
@@ -584,10 +583,7 @@ def _named(name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise ConfigError(f"network={name!r}: expected {EXPECTED}")
-    try:
-        module = importlib.import_module(module_name)
-    except (ModuleNotFoundError, ValueError) as error:
-        raise ConfigError(f"network={name!r}: {error}. Expected {EXPECTED}") from error
+    module = import_module(module_name, f"network={name!r}", EXPECTED)
     if (found := vars(module).get(attribute)) is None:
         there = [each for each, value in vars(module).items() if isinstance(value, type)]
         raise ConfigError(f"network={name!r}: {module_name} has no {attribute!r}; {closest(attribute, there)}")

@@ -22,7 +22,7 @@ from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import split_seed
 from flowrl.rollout.players import Players
 from flowrl.rollout.policy_map import Agents, policy_map
-from flowrl.rollout.video import filmed
+from flowrl.rollout.video import check_video, filmed
 from flowrl.rollout.worker import shares_of
 
 log = logging.getLogger("flowrl")
@@ -88,6 +88,8 @@ def evaluate(
             return environments.manager(count)
         return filmed(environments, count, video, shares_of(episodes, count).tolist())
 
+    if video is not None:
+        check_video(environments, num_envs)
     rounds = -(-episodes // num_envs)
     with _fewest(make, -(-episodes // rounds), num_envs) as manager:
         of_agents: list[Episode] = []

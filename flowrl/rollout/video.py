@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from gymnasium.wrappers import RecordVideo
 
 from flowrl.envs import EnvFactory, Environments, EnvManager, Manager
 from flowrl.errors import ConfigError
+from flowrl.frames import one_line
 
 Env = gymnasium.Env[Any, Any]
+
+#: What to do where a picture cannot be rendered.
+NO_DISPLAY = "without a display, set MUJOCO_GL=egl or MUJOCO_GL=osmesa for MuJoCo, and run others under xvfb-run"
 
 #: Episodes to film, and frames of each: all frames of an episode stay in memory until it ends.
 EPISODES, FRAMES = 3, 1_000
@@ -42,20 +47,13 @@ def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequ
     """Environments in this process, which play as many episodes each as `shares` says; three of these are filmed.
 
     They are the first ones of the first environment, eval-episode-0.mp4 and so on, and, where it plays fewer, those of
-    the next ones. All agents of a game are in one film.
+    the next ones. All agents of a game are in one film. `check_video` has passed.
 
-    Raises: ConfigError if the environment renders no pictures, or a package for them is not installed.
+    Raises: ConfigError if a process can hold one environment alone.
     """
-    if lacking := missing():
-        raise ConfigError(f"no video: it needs {lacking}")
-    if environments.is_one_object:
-        raise ConfigError("no video: films are of environments of their own, but there is one environment object")
-    plain = environments.factory
-    camera = attrs.evolve(plain, env_args={**environments.env_args, "render_mode": "rgb_array"})
-
     counts = [min(share, max(0, EPISODES - sum(shares[:i]))) for i, share in enumerate(shares)]
 
-    def film(env: Env, env_id: int = 0) -> _Film:
+    def film(env: Env, env_id: int) -> _Film:
         first = sum(counts[:env_id])
         made = _Film(
             *(env, str(folder)),
@@ -67,44 +65,58 @@ def filmed(environments: Environments, num_envs: int, folder: Path, shares: Sequ
         made.episode_id += first  # the number in the name of the next film, less one
         return made
 
+    plain, camera = environments.factory, _camera(environments)
+    envs: list[Env] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # gymnasium's, of videos that are replaced
+            envs.extend(film(camera(), i) if i == 0 or counts[i] else plain() for i in range(num_envs))
+    except Exception as error:
+        for env in envs:
+            env.close()
+        raise ConfigError(
+            f"no video: environment {len(envs)} cannot be made beside the others in this process: {one_line(error)}; a "
+            "film of one episode needs one environment"
+        ) from error
+    return EnvManager(envs, episode_seeds=environments.episode_seeds)
+
+
+def check_video(environments: Environments, num_envs: int = 1) -> None:
+    """Render one picture of a disposable environment, once: some libraries do not survive a second failure.
+
+    Raises: ConfigError, with the way out, if there is no picture, or a package for films is not installed.
+    """
+    if lacking := missing():
+        raise ConfigError(f"no video: it needs {lacking}")
+    if environments.is_one_object:
+        raise ConfigError("no video: films are of environments of their own, but there is one environment object")
+    made: Any = None
+    picture, modes = None, []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # gymnasium's, of what is refused here or of videos that are replaced
+        warnings.simplefilter("ignore")  # gymnasium's, and those of libraries that miss a display
         try:
-            _look(_made(camera, num_envs))
-            seen = film(_shown(_made(camera, num_envs)))
-            filming = [i for i in range(1, num_envs) if counts[i]]
-            films = [seen, *(film(_shown(_made(camera, num_envs)), i) for i in filming)]
+            made = _camera(environments).first_of(num_envs)
+            if isinstance(made, VectorEnv):
+                raise ConfigError(f"{made} steps its environments itself; name a single environment of that kind")
+            made.reset(seed=0)
+            modes = made.metadata.get("render_modes", [])
+            picture = None if made.render_mode is None else made.render()
+        except NotImplementedError:
+            pass
         except gymnasium.error.DependencyNotInstalled as error:
             lacking = missing("pygame") if "pygame" in str(error) else ""
             raise ConfigError(f"no video: {f'it needs {lacking}' if lacking else error}") from error
-    others = [plain() for _ in range(num_envs - len(films))]
-    return EnvManager([*films, *others], episode_seeds=environments.episode_seeds)
-
-
-def _made(camera: EnvFactory, num_envs: int) -> Any:
-    try:
-        return camera.first_of(num_envs)
-    except ConfigError as error:
-        raise ConfigError(f'no video: the environment must take render_mode="rgb_array": {error}') from error
-
-
-def _shown(env: Any) -> Env:
-    """The environment that a film is of."""
-    if not isinstance(env, VectorEnv):
-        return env  # type: ignore[no-any-return]
-    raise ConfigError(f"no video: {env} steps its environments itself; name a single environment of that kind")
-
-
-def _look(made: Any) -> None:
-    """Render one picture of a disposable environment."""
-    try:
-        env = _shown(made)
-        env.reset(seed=0)
-        picture = None if env.render_mode is None else env.render()
-    except NotImplementedError:
-        picture = None
-    finally:
-        made.close()
+        except ConfigError as error:
+            must = 'the environment must take render_mode="rgb_array": ' if made is None else ""
+            raise ConfigError(f"no video: {must}{error}") from error
+        except Exception as error:
+            raise ConfigError(f"no video: {one_line(error)}; {NO_DISPLAY}") from error
+        finally:
+            with suppress(Exception):  # what cannot render may not close either
+                made.close()
     if not isinstance(picture, np.ndarray):
-        modes = env.metadata.get("render_modes", [])
         raise ConfigError(f"no video: the environment gives no pictures as arrays; its render modes are {modes}")
+
+
+def _camera(environments: Environments) -> EnvFactory:
+    return attrs.evolve(environments.factory, env_args={**environments.env_args, "render_mode": "rgb_array"})

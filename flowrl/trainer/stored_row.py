@@ -20,7 +20,7 @@ from flowrl.envs.spec import is_native
 from flowrl.errors import ConfigError
 from flowrl.inspect.debugger import provenance
 from flowrl.rollout.groups import Group
-from flowrl.rollout.video import filmed
+from flowrl.rollout.video import check_video, filmed
 from flowrl.storage.checkpoint import Checkpoints
 from flowrl.storage.files import write
 from flowrl.trainer.init_from import read_resource
@@ -114,8 +114,10 @@ class StoredRow:
         steps = self.episode
         one: Any = {"kind": "local", "options": {}, "episode_seeds": [self.seed]}
         environments: Environments = attrs.evolve(self.trained.environments, **one)
-        if film is not None and Path(film).suffix != ".mp4":
-            raise ConfigError(f"--film {film}: expected a file that ends in .mp4")
+        if film is not None:
+            if Path(film).suffix != ".mp4":
+                raise ConfigError(f"--film {film}: expected a file that ends in .mp4")
+            check_video(environments)
         with tempfile.TemporaryDirectory() as folder:
             with environments.manager(1) if film is None else filmed(environments, 1, Path(folder), [1]) as manager:
                 manager.launch(0)

@@ -10,9 +10,10 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from flowrl.envs import EnvManager, VectorEnvManager, make_env, make_manager
+from flowrl.envs import Environments, EnvManager, VectorEnvManager, make_env, make_manager
 from flowrl.envs.wrappers import layers
-from flowrl.errors import ConfigError
+from flowrl.errors import ConfigError, EnvFault
+from tests.broken_envs import OneAtATime
 from tests.clock_envs import TERMINATED, ClockEnv
 from tests.envs.adapters.test_gym import OldClock
 
@@ -80,7 +81,10 @@ def test_what_names_an_environment(spec: Any) -> None:
         ("LunarLander-v3", r"it needs the extra box2d: pip install 'flowrl-engine\[box2d\]'"),
         ("HalfCheetah-v5", r"it needs the extra mujoco: pip install 'flowrl-engine\[mujoco\]'"),
         ("math:sqrt", "'math:sqrt' fails when it is called without arguments: TypeError: .*one argument"),
-        ("tests.envs.test_make:broken", "test_make:broken' fails when .*test_make.py:[0-9]+: TypeError: a mistake of"),
+        (
+            "tests.envs.test_make:broken",
+            "test_make:broken' fails when .*: TypeError: a mistake of its own, in broken, .*test_make.py:[0-9]+$",
+        ),
         ("no_such_module:thing", "'no_such_module:thing': No module named 'no_such_module'"),
         ("math:zzzz", "module 'math' has no environment 'zzzz': no name there is like it$"),
         ("tests.envs.test_make:factoy", "no environment 'factoy': did you mean 'factory'"),
@@ -207,9 +211,22 @@ def test_environments_are_closed_when_a_later_one_fails() -> None:
         made.append(factory())
         return made[-1]
 
-    with pytest.raises(RuntimeError, match="no more"):
+    with pytest.raises(ConfigError, match=r"that has 2: RuntimeError: no more, in make, .*envs_per_process': 1"):
         make_manager(make, 3)
     assert [env.closed for env in made] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["local", "vector", "thread", "subprocess"])
+def test_where_a_process_holds_one_the_way_out_is_a_process_for_each(kind: str) -> None:
+    """Whatever the manager, and also where an evaluation's is beside that of training."""
+    one = {"envs_per_process": 1}
+    with pytest.raises((ConfigError, EnvFault), match=f"(?s)Cannot create multiple .* with env_manager_args={one}"):
+        make_manager(OneAtATime, 2, kind=kind, **({"envs_per_process": 2} if kind == "subprocess" else {}))
+    OneAtATime.emulators = 0  # of threads
+    with make_manager(OneAtATime, 2, kind="subprocess", envs_per_process=1) as manager:
+        manager.launch(0)
+    with make_manager(OneAtATime, 1), pytest.raises(ConfigError, match=f"in a process that has 1: .*{one}"):
+        Environments(OneAtATime).manager(1)
 
 
 def test_importing_loads_neither_torch_nor_ray() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from flowrl.errors import ConfigError
 from flowrl.rollout import evaluate, video
+from tests import broken_envs as broken
 from tests.clock_envs import TERMINATED, ClockEnv
 from tests.scripted import ScriptedPolicy
 
@@ -75,6 +76,22 @@ def test_what_cannot_be_filmed_is_refused(env: Any, message: str, tmp_path: Path
     with pytest.raises(ConfigError, match=message):
         evaluate(ScriptedPolicy(), env, episodes=1, seed=0, video=tmp_path / "films")
     assert not (tmp_path / "films").exists()
+
+
+def test_without_a_display_the_way_out_is_told(tmp_path: Path) -> None:
+    """At once: MuJoCo does not survive a second try."""
+    before = broken.RaisesInRender.tries
+    with pytest.raises(ConfigError, match=r"^no video: OSError: cannot connect .*broken_envs.py:.*; .* MUJOCO_GL=egl"):
+        evaluate(ScriptedPolicy(), broken.RaisesInRender, episodes=1, seed=0, video=tmp_path)
+    assert broken.RaisesInRender.tries == before + 1
+
+
+def test_of_what_a_process_holds_once_one_environment_is_filmed(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"environment 1 cannot .* multiple emulator .*; a film of one episode needs one"
+    ):
+        evaluate(ScriptedPolicy(), broken.OneAtATime, episodes=2, seed=0, video=tmp_path)
+    assert len(evaluate(ScriptedPolicy(), broken.OneAtATime, episodes=1, seed=0, video=tmp_path)) == 1
 
 
 @pytest.mark.parametrize(("package", "env"), [("moviepy", Pictured), ("pygame", "CartPole-v1")])

@@ -8,19 +8,21 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from flowrl.cli.doctor.child import described, run_in_child
+from flowrl.cli.doctor.child import run_in_child
 from flowrl.cli.doctor.probe import Probe, measured
 from flowrl.cli.doctor.report import Diagnosis, Finding, Suggestion, Times, suggest
-from flowrl.cli.doctor.step_checks import CHECKS, check_vector, network, spaces
+from flowrl.cli.doctor.step_checks import CHECKS, check_vector, network, rendering, spaces
 from flowrl.envs import EnvFactory, Environments, EnvManager, VectorEnvManager
 from flowrl.envs.make import is_object
 from flowrl.envs.managers.supervisor import cores
 from flowrl.envs.spec import is_native
 from flowrl.errors import ConfigError
+from flowrl.frames import one_line
+from flowrl.rollout.video import NO_DISPLAY
 
 __all__ = ["Diagnosis", "Finding", "Suggestion", "Times", "diagnose", "suggest"]
 
-MAKING = "it is made"
+MAKING, RENDERING = "it is made", "a picture of it is rendered"
 
 
 def diagnose(
@@ -56,7 +58,10 @@ def diagnose(
         raise error
     if trouble:
         doing = (by_type[str] or ["its process starts"])[-1]
-        by_type[Finding].append(Finding("problem", "process", f"while {doing}: {trouble}"))
+        found = Finding("problem", "process", f"while {doing}: {trouble}")
+        if doing == RENDERING:  # which nothing needs to learn
+            found = Finding("note", "rendering", f"no video: {found.text}; {NO_DISPLAY}")
+        by_type[Finding].append(found)
     return Diagnosis(str(Environments(spec)), tuple(by_type[Finding]), *by_type[Times], *by_type[Suggestion])
 
 
@@ -72,7 +77,7 @@ def _examine(probe: Probe, num_envs: int) -> Iterator[Any]:
             yield error
         else:
             about = "making" if doing == MAKING else "errors"
-            yield Finding("problem", about, f"while {doing}: {described(error)}")
+            yield Finding("problem", about, f"while {doing}: {one_line(error)}")
 
 
 def _steps(probe: Probe, num_envs: int) -> Iterator[Any]:
@@ -106,5 +111,8 @@ def _steps(probe: Probe, num_envs: int) -> Iterator[Any]:
             native = measured(probe.vector_steps(VectorEnvManager(own)), num_envs)
         suggestion = suggest(times, num_envs, cores(), native)
     yield from (times.finding(), times, suggestion)
+    if not vector:
+        yield RENDERING  # last, since it may crash
+        yield from rendering(probe, env)
     yield "it is closed"
     env.close()

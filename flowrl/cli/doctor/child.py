@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -18,8 +17,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from flowrl.envs.managers.supervisor import start_method
 from flowrl.envs.managers.worker_main import kill_group, stand_apart
-from flowrl.errors import SchemaError
-from flowrl.frames import own_frames
+from flowrl.frames import own_line
 
 Work = Callable[[], Iterator[Any]]
 
@@ -84,21 +82,3 @@ def _where(trace: Path) -> str:
         return own_line(trace.read_text("utf-8"))
     except OSError:  # it ended before it had begun
         return ""
-
-
-def described(error: BaseException) -> str:
-    """An error in one line, with the environment's line that raised it; flowrl's own need none."""
-    if isinstance(error, SchemaError):
-        return str(error)
-    line = own_line("".join(traceback.format_tb(error.__traceback__)))
-    return f"{type(error).__name__}: {str(error) or 'no message'}{line}".replace("\n", " ")
-
-
-def own_line(stack: str) -> str:
-    """The innermost line of a stack in the environment's own code, see `own_frames`; "" if none is.
-
-    >>> import gymnasium
-    >>> own_line(f'File "{gymnasium.__file__}", line 1, in step\\nFile "mine.py", line 3, in step')
-    ', in step, mine.py:3'
-    """
-    return next((f", in {each.function}, {each.file}:{each.line}" for each in reversed(own_frames(stack))), "")

@@ -13,6 +13,7 @@ import numpy as np
 
 from flowrl.cli.doctor.report import Times
 from flowrl.envs import EnvFactory, VectorEnvManager
+from flowrl.envs.make import beside
 from flowrl.envs.masks import valid_sample
 from flowrl.envs.spaces import plain_copy
 from flowrl.errors import SchemaError
@@ -55,6 +56,11 @@ class Probe:
     steps: int
     seconds: float
     deterministic: bool = True
+
+    def another(self) -> Env:
+        """One more beside that under examination. Raises: ConfigError if a process can hold only one."""
+        with beside(1, self.factory.spec):
+            return self.factory()
 
     def episodes(
         self, env: Env, steps: int = 0, seed: int = 0, actions: int | None = None, last: Step | None = None

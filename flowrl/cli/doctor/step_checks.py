@@ -19,7 +19,7 @@ from gymnasium.wrappers import TimeLimit
 from flowrl.cli.doctor.probe import Env, Probe, Step
 from flowrl.cli.doctor.report import Finding, Level
 from flowrl.data.finite import EXPECTED, LARGEST
-from flowrl.envs import Manager, VectorEnvManager
+from flowrl.envs import Environments, Manager, VectorEnvManager
 from flowrl.envs.adapters.gym import ClassicEnv
 from flowrl.envs.games.seats import SUCCESS, TABLE, SeatsEnv
 from flowrl.envs.infos import success_of
@@ -28,7 +28,7 @@ from flowrl.envs.pictures import remarks
 from flowrl.envs.spaces import checked_row, dict_form, find_unusable, fits, make_store, row_shape, shared_memory
 from flowrl.envs.wrappers import layers, pack, unpack
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.rollout.video import missing
+from flowrl.rollout.video import check_video
 from flowrl.testing import same
 
 Findings = Iterator[Finding]
@@ -167,7 +167,7 @@ def _says_success(step: Step, game: bool) -> bool:
 
 def determinism(probe: Probe, env: Env) -> Findings:
     """Whether the seed determines the steps."""
-    one, other = probe.factory(), probe.factory()
+    one, other = probe.another(), probe.another()
     first, second, again = (_transcript(probe, each) for each in (one, other, one))
     hint = "draw from self.np_random, which reset(seed=seed) seeds, and from no global generator"
     probe.deterministic = False
@@ -197,7 +197,7 @@ def memory(probe: Probe, env: Env) -> Findings:
 
 def saving(probe: Probe, env: Env) -> Findings:
     """Whether a run can be resumed in the middle of an episode."""
-    env = probe.factory()
+    env = probe.another()
     *_, last = probe.episodes(env, 10)
     packed = pack(env)
     if packed is None:
@@ -216,21 +216,24 @@ def saving(probe: Probe, env: Env) -> Findings:
 
 
 def rendering(probe: Probe, env: Env) -> Findings:
-    """Whether evaluation can film it."""
+    """Whether evaluation can film it: a picture is rendered."""
     modes = env.metadata.get("render_modes", [])
-    if "rgb_array" in modes and (lacking := missing()):
-        yield note("rendering", f"render modes {modes}: flowrl evaluate --video needs {lacking}")
-    elif "rgb_array" in modes:
-        yield ok("rendering", f"render modes {modes}: flowrl evaluate --video can film it")
-    else:
+    if "rgb_array" not in modes:
         yield note("rendering", f"render modes {modes} have no rgb_array: it cannot be filmed")
+        return
+    try:
+        check_video(Environments(probe.factory.spec, probe.factory.env_args, probe.factory.wrappers))
+    except ConfigError as error:
+        yield note("rendering", f"render modes {modes}, but {error}")
+    else:
+        yield ok("rendering", f"render modes {modes}: flowrl evaluate --video can film it")
 
 
 def gymnasium_checker(probe: Probe, env: Env) -> Findings:
     """Findings of gymnasium's own checker."""
     if isinstance(env.action_space, ActionsOfMany):
         return  # it judges what single agents can learn from
-    env = probe.factory().unwrapped
+    env = probe.another().unwrapped
     if isinstance(env, ClassicEnv):  # the checker expects attributes that only gymnasium's environments have
         return
     with warnings.catch_warnings(record=True) as said:
@@ -248,7 +251,6 @@ CHECKS: dict[str, Callable[[Probe, Env], Findings]] = {
     "seeds are compared": determinism,
     "its observations are kept": memory,
     "it is saved": saving,
-    "its render modes are looked at": rendering,
     "gymnasium's checker looks at it": gymnasium_checker,
 }
 """The checks, by a description of each."""

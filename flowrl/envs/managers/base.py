@@ -123,6 +123,8 @@ class Manager(abc.ABC):
     raw_returns: bool
     info: Batch | None = None
     unasked_mask = False
+    spec: Any = None
+    """What its environments were made from, if they are in this process."""
     way_out = ""
     """What to do about a fault, to end its message: `flowrl doctor` with the environment's name, where it has one."""
 
@@ -264,6 +266,11 @@ class Manager(abc.ABC):
                 self._close()
             finally:
                 warn_of(self.children)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has its environments still."""
+        return self._phase != "closed"
 
     def __enter__(self) -> Self:
         return self

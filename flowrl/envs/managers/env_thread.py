@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -121,6 +121,9 @@ class ThreadCrew(Supervisor):
     """A supervisor of threads."""
 
     kind = EnvThread
+
+    def _together(self, process: EnvProcess) -> Iterable[int]:
+        return range(len(self.facts))
 
 
 def call_in(frame: FrameType | None) -> str:

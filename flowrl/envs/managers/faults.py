@@ -67,7 +67,7 @@ class FaultLog:
         self.forgive(fault.env_id)
         first = next((each for each in since if each.traceback), fault)
         lines = in_lines(own_frames(first.traceback)) or first.traceback.splitlines()
-        if first is not fault:
+        if first.message != fault.message:
             lines = [f"the first was {first.message}", *lines]
         times = f"{len(since)} faults since it last finished an episode, max_retry={self.max_retry} (env_manager_args)"
         raise EnvFault("\n".join([str(fault), *lines, times + way_out]))
@@ -92,6 +92,12 @@ class FaultLog:
         self._new = [_fault(fields) for fields in state["new"]]
         self._since = [[_fault(fields) for fields in faults] for faults in state["since"]]
 
+
+#: What to do where an environment cannot be made in a process that has another.
+ONE_EACH = (
+    "if a process can hold only one, take env_manager='subprocess' with env_manager_args={'envs_per_process': 1}, "
+    "which gives each a process of its own"
+)
 
 _CLASSIC = (
     "its interface is that of classic gym, before 0.26: gymnasium's reset gives (obs, info) and takes seed= and "

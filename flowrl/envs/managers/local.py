@@ -124,13 +124,15 @@ class EnvManager(Manager):
 
     def _begin_all(self) -> None:
         self._share_memory()
-        env_id = 0
-        try:
-            for env_id in range(self.num_envs):
+        self._begin_these(range(self.num_envs))
+
+    def _begin_these(self, env_ids: Sequence[int]) -> None:
+        for env_id in env_ids:
+            try:
                 self._begin(env_id, self._buffers[self._at])
-        except Exception as error:
-            self._note(error, env_id)
-            raise
+            except Exception as error:
+                self._note(error, env_id)
+                raise
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -167,9 +169,7 @@ class EnvManager(Manager):
         self._use([saved.get(env_id, env) for env_id, env in enumerate(self._envs)])
         self._share_memory()
         self._cut(lost)
-        for env_id in lost:
-            self._begin(env_id, self._buffers[self._at])
-        self._forget_all()
+        self._begin_these(lost)
 
     def _kind(self) -> str:
         return "an EnvManager"

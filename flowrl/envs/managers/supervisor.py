@@ -31,7 +31,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from flowrl.envs.managers import worker_main
 from flowrl.envs.managers.env_runner import Failure
-from flowrl.envs.managers.faults import During, Kind
+from flowrl.envs.managers.faults import ONE_EACH, During, Kind
 from flowrl.envs.managers.shared_memory import NOTHING, RESET, Arena, SharedMemory, memory_file
 from flowrl.envs.managers.worker_main import MESSAGE, WORK, kill_group
 from flowrl.envs.spaces import check_alike
@@ -317,6 +317,13 @@ class Supervisor:
         for process in self.processes:
             self._start(process)
         self.settle()
+        failed = [self._together(process) for process in self.processes if process.halted]
+        if any(self.facts[env_id] for env_ids in failed for env_id in env_ids):
+            self.errors = [EnvFault(f"{error}; {ONE_EACH}") for error in self.errors]
+
+    def _together(self, process: EnvProcess) -> Iterable[int]:
+        """The environments that are where this process makes its own."""
+        return process.env_ids
 
     def share(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         """Lay out the shared memory."""

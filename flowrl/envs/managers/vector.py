@@ -95,15 +95,18 @@ class VectorEnvManager(Manager):
         try:
             result = self._step(chosen)
         except Exception as error:
-            if isinstance(error, ValueError) and "setting an array element" in str(error):
-                error.add_note(ONE_REWARD)  # SyncVectorEnv keeps one number for each of its environments
-            if classic := classic_interface(error):
-                error.add_note(classic)
-            where = f"in environments {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}"
-            error.add_note(where + self.way_out)
+            self._note(error)
             raise
         self._phase = "running"
         return result
+
+    def _note(self, error: Exception) -> None:
+        if isinstance(error, ValueError) and "setting an array element" in str(error):
+            error.add_note(ONE_REWARD)  # SyncVectorEnv keeps one number for each of its environments
+        if classic := classic_interface(error):
+            error.add_note(classic)
+        where = f"in environments {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}"
+        error.add_note(where + self.way_out)
 
     def _step(self, chosen: npt.NDArray[Any]) -> StepResult:
         obs, reward, terminated, truncated, infos = self._env.step(chosen)
@@ -225,6 +228,13 @@ class VectorEnvManager(Manager):
         return row
 
     def _begin_all(self) -> None:
+        try:
+            self._reset_all()
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def _reset_all(self) -> None:
         seeds = [self._draw_seed(env_id) for env_id in range(self.num_envs)]
         # VectorEnv.reset is typed for one seed; Sync- and AsyncVectorEnv take one for each environment.
         seed: Any = seeds if self._own_seeds else seeds[0]

@@ -11,7 +11,8 @@ from gymnasium.wrappers import RecordEpisodeStatistics as RecordOne
 from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
 
 from flowrl.envs import Episode, VectorEnvManager
-from flowrl.errors import CheckpointError, ConfigError, SchemaError
+from flowrl.errors import CheckpointError, ConfigError, SchemaError, notes_of
+from tests.brought_envs import ImportsLate
 from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, ReusedClockEnv, clock_vector, collect
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -298,3 +299,11 @@ def test_episodes_of_a_native_environment_are_those_of_a_loop() -> None:
             assert manager.t.tolist() == length.tolist()
         assert len(expected) > 64
         assert manager.drain() == expected
+
+
+def test_an_error_of_the_first_reset_says_where_it_was() -> None:
+    env = SyncVectorEnv([lambda: ImportsLate("reset")])
+    with VectorEnvManager(env) as manager, pytest.raises(ModuleNotFoundError) as caught:
+        manager.launch(0)
+    (note,) = notes_of(caught.value)
+    assert note.startswith("in environments SyncVectorEnv")
