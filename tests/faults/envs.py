@@ -97,6 +97,13 @@ FAULTS = [
         "tests/cli/test_env_options.py::test_an_error_of_an_environment_is_three_lines",
     ),
     Fault(
+        "F9",
+        "flowrl/envs/managers/vector.py",
+        "            self._note(error)\n            raise\n\n    def _reset_all",
+        "            raise\n\n    def _reset_all",
+        "tests/envs/managers/test_vector.py::test_an_error_of_the_first_reset_says_where_it_was",
+    ),
+    Fault(
         "F10",
         PROCESS,
         "self.left_at = self._trace.read()",

@@ -302,6 +302,7 @@ def test_episodes_of_a_native_environment_are_those_of_a_loop() -> None:
 
 
 def test_an_error_of_the_first_reset_says_where_it_was() -> None:
+    """F9"""
     env = SyncVectorEnv([lambda: ImportsLate("reset")])
     with VectorEnvManager(env) as manager, pytest.raises(ModuleNotFoundError) as caught:
         manager.launch(0)
