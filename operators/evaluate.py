@@ -50,6 +50,7 @@ def _play(
 
     seed, watch = SeedTree(seed).integer(f"evaluation/{purpose}"), context.watch
     options = {"num_envs": workers.num_eval_envs} | options  # wherever the groups run
+    options["env_steps"] = context.counters.get("env_steps", 0)
     env, games = workers.evaluation_env, workers.evaluated(policy)
     played: list[Episode] = []
     with watch.evaluating():
@@ -120,7 +121,8 @@ def _can_be_made_again(op: Any, attribute: Any, workers: BaseWorkers) -> None:
 class Evaluate:
     """Adds `eval_return` to the first result at which an evaluation is due, and passes all results on.
 
-    It is the mean raw return of whole episodes of the policy in its eval mode, in separate environments (S3);
+    It is the mean raw return of whole episodes of the policy in its eval mode, or where it draws as in collecting (S8),
+    which `eval_deterministic` says, in separate environments (S3);
     `best_eval_return` is the best so far, of the agents that the goal names, and `eval_episodes` their number. The
     starts are others in each evaluation, and follow from the seed and its number (S6). With a goal there are
     `goal_episodes`, or fewer where these make it implausible (see `flowrl.rollout.evaluation.implausible`). A policy
@@ -131,7 +133,8 @@ class Evaluate:
     `eval_seconds` and `eval_share` are the time of all evaluations so far, in seconds and as a share of the run.
 
     An evaluation is due `every` env steps, but not before the plan's first update, nor before training has taken
-    `train_ratio` times the env steps of the last evaluation, of `episodes` of its episodes.
+    `train_ratio` times the env steps of the last evaluation, of `episodes` of its episodes. Until the first env step,
+    as where a plan begins with demonstrations, it is due `every` updates.
 
     Args:
         workers: Workers with the policy and the environment.
@@ -145,10 +148,11 @@ class Evaluate:
         train_ratio: Env steps of training per env step of the last evaluation, before the next one.
         stop_value: The stream ends after the first result whose `eval_return` is at least this.
         max_steps: Steps after which an episode is cut.
+        deterministic: False: act by the collect mode, which explores or draws.
         video: Folder for films of the first episodes of each evaluation, in step-N.
 
-    State: when the next evaluation is due, how many there were, the latest return, and the best one with the number of
-    its episodes.
+    State: when the next evaluation is due, how many there were and the updates at the last one, the latest return, and
+    the best one with the number of its episodes.
     """
 
     requires: ClassVar[dict[str, str]] = {
@@ -156,7 +160,7 @@ class Evaluate:
     }
     provides = (
         *("eval_return", "best_eval_return", "eval_episodes", "eval_reward_per_step", "eval_win_rate"),
-        *("eval_judged", "eval_cut_episodes", "eval_seconds", "eval_share"),
+        *("eval_judged", "eval_cut_episodes", "eval_deterministic", "eval_seconds", "eval_share"),
     )
     workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
@@ -169,27 +173,32 @@ class Evaluate:
     stop_value: float | None = None
     max_steps: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
     video: Path | None = None
+    deterministic: bool = True
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     best: float | None = state(default=None)
     latest: float | None = state(default=None)
     number: int = state(default=0, added=True)
     best_episodes: int = state(default=0, added=True)
+    updates: int = state(default=0, added=True)
     context: Context = context()
 
     @property
     def done(self) -> bool:
         return self.stop_value is not None and self.latest is not None and self.latest >= self.stop_value
 
-    def __call__(self, result: Result) -> Result:
-        if not isinstance(result, Mapping) or (now := result[clock_of(self.workers)]) < self.due:
+    def __call__(self, result: Any) -> Any:
+        if not isinstance(result, Mapping):
             return result
-        if self.context.learns and not self.context.counters.get("updates"):
+        now, updates = result[clock_of(self.workers)], self.context.counters.get("updates", 0)
+        offline = not now and updates // self.every > self.updates // self.every
+        if not (offline or now >= self.due) or (self.context.learns and not updates):
             return result
         from flowrl.rollout.evaluation import return_of, scores
 
         self.number += 1
         of = self.context, self.workers, self.workers.policy, self.seed
         options: dict[str, Any] = {"episodes": self.episodes, "max_steps": self.max_steps}
+        options["deterministic"] = self.deterministic
         if (goal := self.stop_value if self.goal is None else self.goal) is not None:
             options["episodes"] = max(self.episodes, self.goal_episodes)
             options["num_envs"] = _until_missed(self.workers)
@@ -202,12 +211,11 @@ class Evaluate:
             more, timing = _play(*of, f"{self.number}/more", **options)
             played += more
         found, score = scores(played), return_of(self.goal or 0, played)
-        steps = found.steps
-        self.due = (now // self.every + 1) * self.every
+        self.due, self.updates = (now // self.every + 1) * self.every, updates
         if clock_of(self.workers) == "env_steps":
             usual = self.episodes * len(self.workers.evaluated(self.workers.policy))
             counted = min(1.0, usual / max(found.episodes, 1))  # a goal that is near must not be passed unseen
-            self.due = max(self.due, now + math.ceil(self.train_ratio * steps * counted))
+            self.due = max(self.due, now + math.ceil(self.train_ratio * found.steps * counted))
         self.latest = found.return_mean
         if self.best is None or score >= best:
             self.best, self.best_episodes = score, found.episodes
@@ -220,6 +228,7 @@ class Evaluate:
             shown["eval_judged"] = found.judged / found.episodes
         if found.cut:
             shown["eval_cut_episodes"] = found.cut
+        shown["eval_deterministic"] = self.deterministic
         return {**result, **shown, **timing, **_of_agents(played)}
 
 
@@ -244,6 +253,7 @@ class Confirm:
     episodes: int = 100
     seed: int = 0
     max_steps: int = 10_000
+    deterministic: bool = True
     tries: int = state(default=0)
     context: Context = context()
 
@@ -267,6 +277,7 @@ class Confirm:
             purpose = f"fresh-{self.tries}"
             num_envs = _side_by_side(self.workers, CONFIRM_SIDE_BY_SIDE)
             options: Any = {"episodes": self.episodes, "num_envs": num_envs, "max_steps": self.max_steps}
+            options["deterministic"] = self.deterministic
             played, timing = _play(self.context, self.workers, saved, self.seed, purpose, **options)
             if confirmed := reaches(self.goal, played):
                 candidate.replace(self.path)

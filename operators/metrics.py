@@ -29,7 +29,9 @@ log = logging.getLogger("flowrl")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "max": 1.0}
 #: Records of every episode.
 EPISODES = ("episode_return", "episode_length")
-#: The number of recent episodes in the means `episode_return` and `episode_length`.
+#: Records of whether an episode was won, None if nobody says: of the environment, and of an agent or learner.
+WINS = ("success_rate", "win_rate")
+#: The number of recent episodes in the means `episode_return` and `episode_length`, and in shares of wins.
 RECENT_EPISODES = 100
 #: Env steps without a finished episode after which the log warns (T10).
 LONG_WITHOUT_EPISODE = 100_000
@@ -50,19 +52,23 @@ OF_BRANCH = " of branch "
 class Report:
     """Learner's scalars -> a result every `every` env steps (or other `unit`), and one at the end.
 
-    Items that are not dicts, such as stored experience, only advance that clock.
+    Another one comes with the first item that reaches a bound of the run's budget. Until the first env step, as where a
+    plan begins with demonstrations, there is one every `every` updates. Items that are not dicts, such as stored
+    experience, only advance that clock.
 
     A result has the run's counters by name; the finished `episodes` so far; `episode_return` (raw, S1) and
-    `episode_length`, means of the last 100 episodes, None before the first; `ratio`, the rows sampled per row inserted
-    since the last result; the means since then of the learner's scalars, and of numbers that operators record under
-    other names (`context.record("entropy", 0.7)`); `policy_lag`, the mean number of versions by which the weights that
-    collected a row are older than those that learned from it, with `policy_lag_p50`, `policy_lag_p90` and
-    `policy_lag_max`; `seconds` that the run has been open, and `steps_per_second` since the last result, in the unit,
-    both without the time of evaluation. If names collide, the earlier in this list wins, but the learner's scalars win
-    over all. If the plan has several learners, each has its own scalars, counters and lags, such as `loss/ppo` and
-    `updates/dqn` (F16); so have plain functions in branches of `Concurrently` directly before, once two of them emit a
-    scalar of one name. With `timers`, a result has the seconds since the last one that each operator of this process
-    was busy, as `timers/OPERATOR`.
+    `episode_length`, means of the last 100 episodes, None before the first; `success_rate`, the share of wins among
+    those of these episodes that say (`info["is_success"]`), with `judged`, the share that says (S9), of agents and
+    learners `win_rate/NAME` with `judged/NAME`; `ratio`, the rows sampled per row inserted since the last result; the
+    means since then of the learner's scalars, and of numbers that operators record under other names
+    (`context.record("entropy", 0.7)`); `policy_lag`, the mean number of versions by which the weights that collected a
+    row are older than those that learned from it, with `policy_lag_p50`, `policy_lag_p90` and `policy_lag_max`;
+    `seconds` that the run has been open, and `steps_per_second` since the last result, in the unit, both without the
+    time of evaluation. If names collide, the earlier in this list wins, but the learner's scalars win over all. If the
+    plan has several learners, each has its own scalars, counters and lags, such as `loss/ppo` and `updates/dqn` (F16);
+    so have plain functions in branches of `Concurrently` directly before, once two of them emit a scalar of one name.
+    With `timers`, a result has the seconds since the last one that each operator of this process was busy, as
+    `timers/OPERATOR`.
 
     Raises: SchemaError for a scalar that is not a number.
     Emits: nothing or one dict per item. State: recent episodes, when the next result is due, sums since the last.
@@ -76,7 +82,7 @@ class Report:
     unit: str = "env_steps"
     timers: bool = False
     context: Context = context()
-    recent: dict[str, deque[float]] = state(factory=lambda: {})
+    recent: dict[str, deque[float | None]] = state(factory=lambda: {})
     episodes: int = state(default=0)
     due: int = state(default=attrs.Factory(lambda self: self.every, takes_self=True))
     last: dict[str, int] = state(factory=dict)
@@ -99,9 +105,14 @@ class Report:
                 key = name + of_branch if of_branch else name
                 total, count = self.sums.get(key, (0.0, 0))
                 self.sums[key] = (total + value, count + 1)
-        if self.context.counters.get(self.unit, 0) < self.due:
-            return []
-        return [self.result()]
+        return [self.result()] if self._is_due(self.context.counters) else []
+
+    def _is_due(self, counters: Mapping[str, int]) -> bool:
+        if (now := counters.get(self.unit, 0)) >= self.due:
+            return True
+        if not now and counters.get("updates", 0) // self.every > self.last.get("updates", 0) // self.every:
+            return True
+        return any(self.last.get(name, 0) < bound <= counters.get(name, 0) for name, bound in self.context.bounds)
 
     def finish(self) -> list[dict[str, Any]]:
         heard = any(count for _, count in self.sums.values())
@@ -109,13 +120,22 @@ class Report:
 
     def result(self) -> dict[str, Any]:
         """The current result; resets the sums."""
+        from flowrl.envs.infos import rate_of
+
         counters, now = dict(self.context.counters), self.context.watch.since_open
         since = {unit: n - self.last.get(unit, 0) for unit, n in counters.items()}
         self._take_episodes(counters.get("env_steps", 0))
         # Counted where they end: the records do not keep all of very many between two results.
         result: dict[str, Any] = {**counters, "episodes": counters.get("episodes", self.episodes)}
+        if counters.get("updates"):
+            result.setdefault(self.unit, 0)
         for name, values in self.recent.items():
-            result[name] = float(np.mean(values)) if values else None
+            kind, slash, whose = name.partition("/")
+            mean, told = rate_of(values)
+            if kind not in WINS:
+                result[name] = mean
+            elif mean is not None:
+                result |= {name: mean, f"judged{slash}{whose}": told / len(values)}
         if since.get("inserted"):
             result["ratio"] = since.get("sampled", 0) / since["inserted"]
         for name in [name for name in self.context.metrics.records if name.partition("/")[0] == LAG]:
@@ -169,7 +189,7 @@ class Report:
 
 def _of_episodes(record: str) -> bool:
     """Whether a record is of whole episodes, or of those of one agent: `episode_return/prey` (M4)."""
-    return record.partition("/")[0] in (*EPISODES, "win_rate")
+    return record.partition("/")[0] in (*EPISODES, *WINS)
 
 
 def _no_number(name: str, value: Any) -> str:

@@ -31,7 +31,8 @@ class Rollouts:
 
     Counts: env_steps, episodes; env_faults, and cut_episodes, the episodes that faults cut short, which enter no
         statistics. The log warns of each fault, for the first one with its traceback.
-    Records: episode_return and episode_length of every finished episode; in a league, games: see `RecordGames`.
+    Records: episode_return and episode_length of every finished episode; whether it was won, None if nobody says (S9),
+        as success_rate, of an agent win_rate/NAME; in a league, games: see `RecordGames`.
     """
 
     endless: ClassVar[bool] = True
@@ -67,8 +68,8 @@ class Rollouts:
             whose = f"/{episode.agent}" if episode.agent else ""
             self.context.record(f"episode_return{whose}", episode.return_)
             self.context.record(f"episode_length{whose}", episode.length)
-            if whose and episode.success is not None:
-                self.context.record(f"win_rate{whose}", float(episode.success))
+            won = None if episode.success is None else float(episode.success)
+            self.context.record(f"win_rate{whose}" if whose else "success_rate", won)
         return batch
 
     def _report(self, faults: list[Fault], cut: int) -> None:

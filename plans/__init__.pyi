@@ -73,6 +73,7 @@ class _Settings(TypedDict, total=False):
     env_manager_args: dict[str, Any]
     envs_per_worker: int
     episode_seeds: list[int] | None
+    eval_deterministic: bool
     eval_env: str | None
     eval_env_args: dict[str, Any] | None
     eval_env_manager: str | None

@@ -26,7 +26,7 @@ from flowrl.trainer.trust import Trust
 
 @attrs.frozen
 class Evaluation:
-    """The scores of one saved policy, with its environment and seed."""
+    """The scores of one saved policy, with its environment and seed, and how it acted (S8)."""
 
     left_out: ClassVar[Sequence[str]] = ()
     run: Path
@@ -34,6 +34,7 @@ class Evaluation:
     env: str
     env_args: dict[str, Any]
     seed: int
+    deterministic: bool
     scores: Scores
     #: In a game, those of each agent.
     agents: Mapping[str, Scores] = attrs.field(factory=dict)
@@ -55,7 +56,8 @@ class Evaluation:
             wins = _wins(scores)
         cut = f", {scores.cut} of them cut: they did not end" if scores.cut else ""
         return [
-            f"{self.run / self.policy} on {self.env}: {scores.episodes} episodes{cut}, seed {self.seed}",
+            f"{self.run / self.policy} on {self.env}: {scores.episodes} episodes{cut}, seed {self.seed}, "
+            f"{_acting(self.deterministic)}",
             f"  return           {scores.return_mean:,.2f} ± {scores.return_std:,.2f}"
             f"  (min {scores.return_min:,.2f}, max {scores.return_max:,.2f})",
             f"  steps            {scores.length_mean:,.2f} ± {scores.length_std:,.2f}",
@@ -75,6 +77,7 @@ def evaluate_run(
     *,
     episodes: int = 100,
     seed: int = 0,
+    deterministic: bool | None = None,
     last: bool = False,
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
@@ -84,7 +87,7 @@ def evaluate_run(
     settings: Mapping[str, Any] | None = None,
     trusted: Trust = False,
 ) -> Evaluation:
-    """Play whole episodes with the saved policy of a run, in its eval mode.
+    """Play whole episodes with the saved policy of a run.
 
     The starts follow from `seed`, and differ from those of any training or evaluation within a run (S3); policies
     evaluated with the same seed meet the same starts.
@@ -93,6 +96,7 @@ def evaluate_run(
         run, last, env, env_args, settings, trusted: See `flowrl.load`.
         episodes: Number of episodes, an equal share in each environment (S2).
         seed: Seed of environments and action noise.
+        deterministic: Act by the eval mode, or by the collect mode; None: `eval_deterministic` of the run.
         max_steps: Steps after which an episode is cut; None: `eval_max_steps` of the run.
         video: Folder for videos of the first episodes; see `flowrl.rollout.video`.
         nash_conv: Tell the NashConv of the policy too, or the policies, as they draw; see `flowrl.rollout.nash_conv`.
@@ -101,7 +105,9 @@ def evaluate_run(
         ConfigError, CheckpointError: see `flowrl.load`, and `flowrl.rollout.nash_conv`.
     """
     trained = load(run, last=last, env=env, env_args=env_args, trusted=trusted, **(settings or {}))
-    found = trained.play(episodes, SeedTree(seed).integer("evaluation/command"), max_steps, video)
+    greedy = trained.config.eval_deterministic if deterministic is None else deterministic
+    start = SeedTree(seed).integer("evaluation/command")
+    found = trained.play(episodes, start, max_steps, video, deterministic=greedy)
     assert trained.source is not None
     played = trained.evaluation_env
     source = trained.source
@@ -111,7 +117,7 @@ def evaluate_run(
     if name is not None and not inside:
         where = source.parent, f"{source.name}:{name}"
     judged = judge(trained.players, played) if nash_conv else None
-    return Evaluation(*where, str(played), dict(played.env_args), seed, found.pop(""), found, judged)
+    return Evaluation(*where, str(played), dict(played.env_args), seed, greedy, found.pop(""), found, judged)
 
 
 @attrs.frozen
@@ -135,7 +141,8 @@ class Comparison:
         """The report, line by line."""
         lines = []
         for label, group in self.groups.items():
-            lines.append(f"{label}: {group[0].scores.episodes} episodes each, seed {group[0].seed}")
+            acting = _acting(group[0].deterministic)
+            lines.append(f"{label}: {group[0].scores.episodes} episodes each, seed {group[0].seed}, {acting}")
             for each in group:
                 wins = "" if each.scores.win_rate is None else f", win rate {_wins(each.scores)}"
                 lines.append(
@@ -149,6 +156,11 @@ class Comparison:
                 if scores is not None
             ]
         return lines
+
+
+def _acting(deterministic: bool) -> str:
+    """How policies act, in a word."""
+    return "deterministic" if deterministic else "stochastic"
 
 
 def _wins(scores: Scores) -> str:
@@ -178,11 +190,13 @@ class Tournament:
     left_out: ClassVar[Sequence[str]] = ()
     env: str
     seed: int
+    deterministic: bool
     payoffs: Payoffs
 
     def values(self) -> dict[str, Any]:
         """Plain values."""
-        return {"env": self.env, "seed": self.seed, "players": self.payoffs.values()}
+        about = {"env": self.env, "seed": self.seed, "deterministic": self.deterministic}
+        return {**about, "players": self.payoffs.values()}
 
     def lines(self) -> list[str]:
         """The report, line by line."""
@@ -198,7 +212,8 @@ class Tournament:
             overall = f"{table.overall(player):,.3f}"
             of_returns.append([player, *(f"{mean:,.3f} ± {half:.3f}" for mean, half in against), overall])
             of_games.append([player, *(" / ".join(f"{100 * share:.1f}" for share in each) + " %" for each in shares)])
-        return [f"{head}, seed {self.seed}", *_aligned(of_returns), "", *_aligned(of_games)]
+        head += f", seed {self.seed}, {_acting(self.deterministic)}"
+        return [head, *_aligned(of_returns), "", *_aligned(of_games)]
 
 
 #: Games side by side in a tournament: players that search make many moves at once almost as quickly as one.
@@ -217,6 +232,7 @@ def play_each_other(
     env_args: Mapping[str, Any] | None = None,
     episodes: int = 100,
     seed: int = 0,
+    deterministic: bool | None = None,
     max_steps: int | None = None,
     last: bool = False,
     video: Path | None = None,
@@ -230,6 +246,7 @@ def play_each_other(
     Args:
         players: Runs, checkpoints and policy files, and names of `SCRIPTED`.
         episodes: Games of each ordered pair. The others: see `evaluate_run`.
+        deterministic: Act by the eval mode, also if it is None, or by the collect mode.
         plot: A .png or .svg file for a picture of the table.
 
     Raises: ConfigError, CheckpointError: see `flowrl.load` and `flowrl.rollout.payoffs`.
@@ -244,19 +261,19 @@ def play_each_other(
         raise ConfigError(f"{twice[0]} is given twice: every player plays itself anyway")
     if plot is not None:
         check_plot(plot)
-    found: dict[str, Any] = {}
+    found, env_steps, greedy = dict[str, Any](), dict[str, int](), deterministic is not False
     for name in players:
         found[name] = scripted(name)
         if found[name] is None:
             policy = load(name, last=last, env=env, env_args=env_args, trusted=trusted, **(settings or {}))
-            found[name] = policy.players
+            found[name], env_steps[name] = policy.players, policy.env_steps
     start = SeedTree(seed).integer("evaluation/command")
-    cut = max_steps or MAX_STEPS
+    how: dict[str, Any] = {"num_envs": GAMES, "max_steps": max_steps or MAX_STEPS, "deterministic": greedy}
     with torch_threads(1):
-        table = payoffs(found, env, env_args=env_args, episodes=episodes, seed=start, num_envs=GAMES, max_steps=cut)
+        table = payoffs(found, env, env_args=env_args, episodes=episodes, seed=start, env_steps=env_steps, **how)
     if plot is not None:
         plot_payoffs(table, env, plot)
-    return Tournament(env, seed, table)
+    return Tournament(env, seed, greedy, table)
 
 
 def evaluate_given(names: Sequence[str], **options: Any) -> Evaluation | Comparison | Tournament:

@@ -116,7 +116,7 @@ def cli() -> None:
     "steps",
     type=Count(),
     metavar="N",
-    help="Budget in env steps, of offline plans in updates; tested at results.",
+    help="Budget in env steps, of offline plans in updates; the item that reaches it is the last.",
 )
 @click.option(
     "--stop-seconds",
@@ -125,7 +125,13 @@ def cli() -> None:
     metavar="S",
     help="Budget in seconds; tested at results, or 30 s later.",
 )
-@click.option("--stop-updates", "updates", type=Count(), metavar="N", help="Budget in updates; tested at results.")
+@click.option(
+    "--stop-updates",
+    "updates",
+    type=Count(),
+    metavar="N",
+    help="Budget in updates; the item that reaches it is the last.",
+)
 @click.option("--tap", "taps", metavar="NODE", multiple=True, help="Print the items of an operator (see explain).")
 @click.option("--break", "breaks", metavar="NODE", multiple=True, help="Stop at the items of an operator, at a prompt.")
 @click.option(
@@ -439,6 +445,11 @@ def explain(plan: str, **options: Any) -> None:
 @click.argument("runs", nargs=-1, required=True, type=FILE, metavar="RUN...")
 @click.option("--episodes", type=Count(), default=100, show_default=True, metavar="N", help="Whole episodes to play.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="For the starts.")
+@click.option(
+    "--deterministic/--stochastic",
+    default=None,
+    help="Act greedily, or draw and explore as in collecting; by default as eval_deterministic of the run says.",
+)
 @click.option("--last", is_flag=True, help="The policy at the end of the run, not the best one.")
 @click.option("--env", metavar="ENV", help="Replaces the run's environment and its arguments.")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")

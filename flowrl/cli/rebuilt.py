@@ -18,18 +18,22 @@ from flowrl.trainer.config import Configuration, build_config, load_config_file
 from flowrl.trainer.plan_end import with_end
 from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.progress import Budget
-from flowrl.trainer.run_info import BUILTIN, read_about
+from flowrl.trainer.run_info import BUILTIN, counts_of_budgets, read_about
 
 log = logging.getLogger("flowrl")
 
 
 class Rebuilt(NamedTuple):
-    """A plan with the end that `flowrl run` gives it, its workers and its configuration; and the run.json."""
+    """A plan with the end that `flowrl run` gives it, its workers and its configuration; and the run.json.
+
+    `bounds` are the counts that its budgets had, each of which a result followed: see `Context.bounds`.
+    """
 
     plan: Plan
     workers: BaseWorkers
     config: Configuration
     about: Mapping[str, Any]
+    bounds: set[tuple[str, float]]
 
 
 @contextmanager
@@ -53,7 +57,7 @@ def rebuilt(
         built = inserted(built, [*map(str, about.get("inserts", ()))])
         stop = attrs.asdict(Budget(**{**about.get("stop", {}), **bounds}))
         complete = with_end(built, workers, config, "flowrl run", save=Path(elsewhere) / "policy.pt", **stop)
-        yield Rebuilt(complete, workers, config, about)
+        yield Rebuilt(complete, workers, config, about, counts_of_budgets(about, config.clock))
 
 
 def _plan(run: Path, about: Mapping[str, Any]) -> Path:

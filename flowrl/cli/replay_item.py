@@ -181,6 +181,7 @@ class FailedItem:
         with rebuilt(self.run, plan, _in_one_process) as again:
             complete = debugged(again.plan) if self.about.get("debug", bool) else again.plan
             with complete.run(seed=again.config.seed) as run:
+                run.context.bounds.update(again.bounds)
                 yield run
 
     @property

@@ -150,6 +150,7 @@ class Again:
             complete = stop.watched(again.plan, breaks)
             with complete.run(seed=again.config.seed, decisions=self.replay) as run:
                 stop.run = run
+                run.context.bounds.update(again.bounds)
                 self._follow(run, again, stop)
 
     def _follow(self, run: Run, again: Rebuilt, stop: Stop) -> None:

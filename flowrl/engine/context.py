@@ -155,8 +155,9 @@ class Context:
     `path` names the operator; its random streams depend only on the run's seed and this path, not on the rest
     of the plan (D6). `worker` is the worker that runs this part of the plan, None in the driver. `learner` names the
     learner that the operator trains, "" unless the plan has several; `learns` says whether any operator declares what
-    it learns. `stages` are those of the run, for operators only: a resource outlives the run. `decisions` answers who
-    looks whether something has arrived, see `flowrl.engine.journal`.
+    it learns. `bounds` are pairs of a counter and a number of it, such as those of the budget: a report follows as soon
+    as one is reached. `stages` are those of the run, for operators only: a resource outlives the run. `decisions`
+    answers who looks whether something has arrived, see `flowrl.engine.journal`.
     """
 
     path: str = ""
@@ -167,6 +168,7 @@ class Context:
     worker: Any = None
     learner: str = ""
     learns: bool = False
+    bounds: set[tuple[str, float]] = attrs.field(factory=set)
     stages: Sequence[Stage] = ()
     decisions: Decisions = attrs.field(factory=Decisions)
 

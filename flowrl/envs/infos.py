@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -96,6 +96,16 @@ def success_of(info: Mapping[str, Any]) -> int:
         return -1
     _say_elsewhere()
     return won
+
+
+def rate_of(told: Iterable[bool | float | None]) -> tuple[float | None, int]:
+    """The share of wins among the episodes that say, and their number; None says nothing (S9).
+
+    >>> rate_of([True, None, False, None]), rate_of([None])
+    ((0.5, 2), (None, 0))
+    """
+    judged = [float(each) for each in told if each is not None]
+    return float(np.mean(judged)) if judged else None, len(judged)
 
 
 def _truth(told: Any) -> int | None:

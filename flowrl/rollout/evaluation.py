@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.envs import Environments, Episode, Manager, StepResult
+from flowrl.envs.infos import rate_of
 from flowrl.envs.managers.games import GameManager, MatchResult, is_of_games
 from flowrl.errors import ConfigError, NotFinite
 from flowrl.policies import Policy
@@ -57,6 +59,8 @@ def evaluate(
     video: Path | None = None,
     goal: Goal | None = None,
     agents: Agents | None = None,
+    deterministic: bool = True,
+    env_steps: int | Mapping[str, int] = 0,
 ) -> list[Episode]:
     """Play `episodes` whole episodes and return them, environment by environment.
 
@@ -79,6 +83,9 @@ def evaluate(
     In a game of several agents the policy plays all of them; or several policies, by name, of which `agents` says who
     plays whom (see `flowrl.rollout.policy_map`). An episode is then one of the game, followed by those of its agents.
 
+    Policies act by their eval mode; if not `deterministic`, by their collect mode (S8), after `env_steps` env steps of
+    training, which schedules of exploration follow: those of each by name, or of all.
+
     With `video` three episodes are filmed into that folder, see `flowrl.rollout.video`.
     """
     environments = env if isinstance(env, Environments) else Environments(env, env_args or {}, agents=bool(agents))
@@ -88,6 +95,7 @@ def evaluate(
             return environments.manager(count)
         return filmed(environments, count, video, shares_of(episodes, count).tolist())
 
+    mode_of = attrgetter("eval_mode" if deterministic else "collect_mode")
     if video is not None:
         check_video(environments, num_envs)
     rounds = -(-episodes // num_envs)
@@ -95,12 +103,12 @@ def evaluate(
         of_agents: list[Episode] = []
         if isinstance(policy, Mapping) or is_of_games(manager):
             policies = policy if isinstance(policy, Mapping) else {DEFAULT_POLICY: policy}
-            actor: Actor | _InGames = _InGames(manager, environments, policies, agents, seed, of_agents)
+            actor: Actor | _InGames = _InGames(manager, environments, policies, agents, seed, of_agents, mode_of)
         else:
             env_seed, noise_seed = split_seed(seed)
             manager.launch(env_seed)
             alone = made(policy, manager.observation_space, manager.action_space)
-            actor = Actor(manager, alone.eval_mode, noise_seed)
+            actor = Actor(manager, mode_of(alone), noise_seed)
 
         def missed(counted: list[Episode]) -> bool:
             found = [*counted, *_of_agents(of_agents, counted)]
@@ -109,7 +117,7 @@ def evaluate(
                 for name, least in by_agent(goal if goal is not None else {}).items()
             )
 
-        played = _play(actor, manager, episodes, max_steps, None if goal is None else missed)
+        played = _play(actor, manager, episodes, max_steps, None if goal is None else missed, env_steps)
     if cut := sum(episode.cut for episode in played):
         log.warning(
             "evaluating %s: %d of %d episodes had not ended after %d steps and were cut; give it a time limit",
@@ -152,6 +160,7 @@ class _InGames:
         agents: Agents | None,
         seed: int,
         episodes: list[Episode],
+        mode_of: Callable[[Policy], Any],
     ) -> None:
         self._policy_map = policy_map(
             environments, environments.look(manager.num_envs).seating, tuple(policies), agents
@@ -162,15 +171,15 @@ class _InGames:
         env_seed, noise_seed = split_seed(seed)
         self._games.launch(env_seed)
         named = {name: made(policy, *self._policy_map.spaces_of(name)) for name, policy in policies.items()}
-        self._players = Players(self._games, named, self._policy_map, lambda policy: policy.eval_mode, noise_seed)
+        self._players = Players(self._games, named, self._policy_map, mode_of, noise_seed)
 
     @property
     def steps(self) -> Array:
         """`[games]`: the env steps of the running episodes."""
         return self._games.steps
 
-    def step(self, *, wait: Array) -> tuple[None, StepResult]:
-        stepped = self._players.step(wait=None if self._games.games.ready is None else wait)
+    def step(self, env_steps: int | Mapping[str, int], *, wait: Array) -> tuple[None, StepResult]:
+        stepped = self._players.step(env_steps, None if self._games.games.ready is None else wait)
         self._players.assign()
         self._episodes += self._games.finished
         self._episodes += self._of_policies(self._games.finished, self._games.drain_results())
@@ -203,6 +212,7 @@ def _play(
     episodes: int,
     max_steps: int,
     missed: Callable[[list[Episode]], bool] | None,
+    env_steps: Any,
 ) -> list[Episode]:
     """Each environment's share of the episodes, or of the first ones if these have missed the goal at a look."""
     played: list[list[Episode]] = [[] for _ in range(manager.num_envs)]
@@ -218,7 +228,7 @@ def _play(
         rounds = looks.pop(0) if looks else int(most.max())
         share = np.minimum(rounds, most)
         while (counts < share).any():
-            _, step = actor.step(wait=counts >= share)
+            _, step = actor.step(env_steps, wait=counts >= share)
             returns += step.reward  # 0 where there was no transition
             returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
             # Environments that cannot wait play on: these episodes count if their shares grow.
@@ -287,7 +297,7 @@ def scores(episodes: Sequence[Episode], agent: str = "") -> Scores:
             )
     returns = np.array([episode.return_ for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
-    judged = [episode.success for episode in episodes if episode.success is not None]
+    win_rate, judged = rate_of(episode.success for episode in episodes)
     return Scores(
         episodes=len(episodes),
         steps=int(lengths.sum()),
@@ -298,8 +308,8 @@ def scores(episodes: Sequence[Episode], agent: str = "") -> Scores:
         length_mean=float(lengths.mean()),
         length_std=float(lengths.std()),
         reward_per_step=float(returns.sum() / lengths.sum()),
-        win_rate=float(np.mean(judged)) if judged else None,
-        judged=len(judged),
+        win_rate=win_rate,
+        judged=judged,
         cut=sum(episode.cut for episode in episodes),
     )
 

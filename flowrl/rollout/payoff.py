@@ -94,6 +94,8 @@ def payoffs(
     num_envs: int = 8,
     env_args: Mapping[str, Any] | None = None,
     max_steps: int = MAX_STEPS,
+    deterministic: bool = True,
+    env_steps: Mapping[str, int] | None = None,
 ) -> Payoffs:
     """Let players play whole games against each other, `episodes` with each of two as the first agent.
 
@@ -102,7 +104,8 @@ def payoffs(
         env: A game of two agents: what `flowrl.envs.make_manager` takes, made with `env_args`, or `Environments`.
         episodes: Games of each ordered pair, at least 2.
         seed: Environments and noise derive from it; all pairs meet the same starts.
-        num_envs, max_steps: See `evaluate`.
+        num_envs, max_steps, deterministic: See `evaluate`.
+        env_steps: The env steps that players have trained for, by name, 0 if not given; see `evaluate`.
 
     Raises: ConfigError: fewer than two players or games; no game, or one of more agents; a player whose spaces are not
         those of an agent, by name; games that have not ended after `max_steps`.
@@ -131,6 +134,8 @@ def payoffs(
             sides = dict(zip(seating.agents, (first, second)))
             policies = {agent: seats[name, agent] for agent, name in sides.items()}
             options: dict[str, Any] = {"episodes": episodes, "seed": seed, "num_envs": num_envs, "max_steps": max_steps}
+            options["deterministic"] = deterministic
+            options["env_steps"] = {agent: (env_steps or {}).get(name, 0) for agent, name in sides.items()}
             played = evaluate(policies, environments, agents={agent: agent for agent in sides}, **options)
             if cut := sum(episode.cut for episode in played):
                 raise ConfigError(

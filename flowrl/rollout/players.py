@@ -86,14 +86,16 @@ class Players:
             self.of[name] = Player(policy, seats, Actor(seats, mode_of(policy), own, streams.tolist()))
         self.assign()
 
-    def step(self, env_steps: int = 0, wait: Array | None = None) -> StepResult:
+    def step(self, env_steps: int | Mapping[str, int] = 0, wait: Array | None = None) -> StepResult:
         """Act in all seats whose turn it is, and step the games: see `GameManager.step`.
+
+        `env_steps` are those that the policies, or each by its name, have trained for.
 
         Who plays a game that begins is fixed by `assign`, to be called when the answers have been taken.
         """
-        for player in self.of.values():
+        for name, player in self.of.items():
             if player.plays:
-                player.send(env_steps, wait)
+                player.send(env_steps if isinstance(env_steps, int) else env_steps[name], wait)
         stepped = self.games.step(wait)
         if stepped.acted is not None and self.games.games.ready is None:
             for player in self.of.values():

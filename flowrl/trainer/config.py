@@ -69,7 +69,7 @@ class Configuration(PolicySettings, Option):
     env_manager_args: dict[str, Any] = setting(attrs.Factory(dict), "keyword arguments of the manager")
     episode_seeds: list[int] | None = setting(
         None,
-        "seeds of the episodes, repeated in order; None: new ones derived from seed",
+        "seeds of the episodes, dealt to the environments in turn and repeated; None: new ones derived from seed",
         range="one or more",
         validator=validators.optional(validators.min_len(1)),
     )
@@ -121,6 +121,9 @@ class Configuration(PolicySettings, Option):
         1.0, "env steps of training for each env step of an evaluation, before the next evaluation", resume="free"
     )
     eval_max_steps: int = at_least_one(10_000, "steps after which an evaluation cuts an episode", resume="free")
+    eval_deterministic: bool = setting(
+        True, "evaluations act greedily; false: they draw or explore, as in collecting", resume="free"
+    )
     eval_every: int | None = not_negative(
         None,
         "least env steps between evaluations, 0: none; None: 1/10 of the budget; none in a Trainer without out",
@@ -213,6 +216,7 @@ class Configuration(PolicySettings, Option):
             "train_ratio": self.eval_train_ratio,
             "seed": self.seed,
             "max_steps": self.eval_max_steps,
+            "deterministic": self.eval_deterministic,
         }
 
     @property
@@ -246,7 +250,7 @@ def sections(cls: type[Configuration]) -> list[tuple[str, list[attrs.Attribute[A
     """The settings of a plan, grouped by the class that declares them, under its title: the plan's own come first.
 
     >>> [(title, len(fields)) for title, fields in sections(Configuration)]
-    [('Settings of every plan.', 35), ('Settings of every policy.', 8)]
+    [('Settings of every plan.', 36), ('Settings of every policy.', 8)]
     """
     attrs_class: Any = cls
     fields = {field.name: field for field in attrs.fields(attrs.resolve_types(attrs_class)) if field.init}

@@ -201,9 +201,16 @@ class RunDirectory:
         Raises:
             ConfigError: another process writes to it, or another run has gone on there meanwhile.
         """
+        about = json.loads(self._files["run.json"])
+        if other := about["stop"] != stop:
+            about |= {"stop": dict(stop), "stops": [*about.get("stops", ()), about["stop"]]}
+            self._files["run.json"] = json_text(about) + "\n"
         if self._metrics is not None and not self._metrics.closed:
             if self.log is not None:
                 self.log.open(self.path / "log.txt")
+            with self.writing():
+                if other and self.path.exists():
+                    write(self.path / "run.json", self._files["run.json"])
             return
         with self.writing():
             self.lock()
@@ -214,8 +221,6 @@ class RunDirectory:
                     f"{self.path} has {len(kept)} results, expected {results}: another run has gone on there meanwhile"
                 )
             (self.path / "summary.json").unlink(missing_ok=True)
-            about = json.loads(self._files["run.json"])
-            self._files["run.json"] = json_text({**about, "stop": dict(stop)}) + "\n"
             self._write(kept)
 
     def _write(self, results: list[dict[str, Any]]) -> None:

@@ -69,7 +69,8 @@ def with_end(
     bounds: dict[str, float] = {}
     if goal is not None:
         assert save is not None, "a goal is confirmed with the saved policy"
-        played = {"episodes": config.goal_episodes, "seed": config.seed, "max_steps": config.eval_max_steps}
+        played = {key: config.evaluation[key] for key in ("seed", "max_steps", "deterministic")}
+        played["episodes"] = config.goal_episodes
         plan = added(Confirm(workers, goal=goal, path=save, within=steps or math.inf, **played), " --stop-return")
     if steps is not None:
         bounds[config.clock] = steps

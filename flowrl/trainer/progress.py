@@ -65,6 +65,15 @@ class Budget:
 
         return {} if self.goal is None else bounds_of(self.goal, "confirmed_return")
 
+    def counts(self, clock: str) -> set[tuple[str, float]]:
+        """The limits that are counts, as pairs of counter and number; `clock` is the counter of `steps`.
+
+        >>> Budget(steps=100, seconds=5).counts("env_steps")
+        {('env_steps', 100)}
+        """
+        limits = (clock, self.steps), ("updates", self.updates)
+        return {(name, limit) for name, limit in limits if limit is not None}
+
     def share(self, steps: int, seconds: float, updates: int = 0) -> float | None:
         """The used share of the nearest limit, 0 to 1; None without limits."""
         parts = [steps / self.steps] if self.steps else []
@@ -399,7 +408,8 @@ def evaluation_texts(result: Result, before: float | None = None) -> list[str]:
     texts = []
     if result.get("eval_return") is not None:
         best = result["eval_return"] == result.get("best_eval_return") != before
-        texts.append(f"eval {return_text(result, 'eval_return')}" + (" (best)" if best else ""))
+        drawn = " stochastic" if result.get("eval_deterministic") is False else ""
+        texts.append(f"eval{drawn} {return_text(result, 'eval_return')}" + (" (best)" if best else ""))
     if result.get("confirmed_return") is not None:
         texts.append(f"confirmed {score_text(result['confirmed_return'])}")
     if isinstance(result.get("eval_share"), (int, float)):

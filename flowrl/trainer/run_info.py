@@ -11,6 +11,7 @@ from flowrl.errors import ConfigError
 from flowrl.settings import resumable
 from flowrl.storage.files import opened, plain, read_json
 from flowrl.trainer.config import Configuration, grouping
+from flowrl.trainer.progress import Budget
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -102,6 +103,12 @@ def same_setting(key: str, then: Any, now: Any) -> bool:
         if "__main__" in (there, here):
             return factory == other
     return bool(then == now)
+
+
+def counts_of_budgets(about: Mapping[str, Any], clock: str) -> set[tuple[str, float]]:
+    """The counts that the budgets of a run had, also those before it was resumed: see `Budget.counts`."""
+    stops = [stop for each in (*about.get("earlier", ()), about) for stop in (*each.get("stops", ()), each.get("stop"))]
+    return set().union(*(Budget(**(stop or {})).counts(clock) for stop in stops))
 
 
 def read_about(path: Path) -> dict[str, Any]:

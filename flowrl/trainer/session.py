@@ -41,7 +41,8 @@ from flowrl.trainer.failed_item import keep_failed_item
 from flowrl.trainer.plan_end import END, SITES, as_result, plan_hash
 from flowrl.trainer.progress import CLOCKS, STOPPED, Budget, Progress, progress, summary
 from flowrl.trainer.resume import EarlierRun, step_of
-from flowrl.trainer.run_info import described, in_words, read_results
+from flowrl.trainer.run_info import counts_of_budgets, described, in_words, read_results
+from flowrl.trainer.until import evaluation_in
 
 log = logging.getLogger("flowrl")
 
@@ -106,6 +107,7 @@ class Session:
     trace: Path | None = None  #: the file of a trace of it
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
+    evaluation: Mapping[str, Any] = attrs.field(factory=dict, init=False)  #: entries of the newest one
     confirmed: dict[str, float] = attrs.field(factory=dict, init=False)  #: entries of the newest confirmation
     error: Exception | None = attrs.field(default=None, init=False)
     words: str = attrs.field(default="", init=False)  #: how it ended, in a line
@@ -114,6 +116,7 @@ class Session:
     _whole: bool = attrs.field(default=False, init=False)  # whether there is a checkpoint since the last result
     _complete: bool = attrs.field(default=True, init=False)  # whether the rest of the directory knows of it too
     _due: float = attrs.field(default=0, init=False)  # the step of the next checkpoint
+    _due_offline: float = attrs.field(default=0, init=False)  # ... and the update, as long as there are no steps
     _saved: float = attrs.field(factory=clock, init=False)  # when the last one was taken
     _stand_in: tuple[int, int] | None = attrs.field(default=None, init=False)
     _overdue: bool = attrs.field(default=False, init=False)
@@ -190,6 +193,7 @@ class Session:
         Afterwards the directory is complete and closed; unless `final`, only if the run failed or was interrupted.
         Returns the outcome; `error` is what made it fail, and `ended` is whether the plan ended or was interrupted.
         """
+        run.context.bounds.update(self.budget.counts(self.counter))
         self.directory.reopen(attrs.asdict(self.budget), self._results)
         self.error, hard, self.ended, self._overdue = None, False, False, False
         live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
@@ -312,6 +316,7 @@ class Session:
                 self._load(run, self.earlier.checkpoint)
                 self._whole = True
             about, earlier = dict(self.about), self.earlier.about
+            run.context.bounds.update(counts_of_budgets(earlier, self.counter))
             if again := self._made_again(run):
                 about["again"] = again
             if self.forked:
@@ -330,7 +335,9 @@ class Session:
             header = {"plan": self.about["plan_hash"], "seed": self.seed}
             self._journal = JournalFile(self.directory.path / JOURNAL, header, self._journaled)
         # A run without a checkpoint takes one at its first result: from then on a kill leaves a policy and a state.
-        self._due, self._saved = self._next_due(run) if self._whole else 0, clock()
+        if self._whole:
+            self._set_due(run)
+        self._saved = clock()
 
     def _made_again(self, run: Run) -> int:
         """The steps of the earlier run's last result since the checkpoint."""
@@ -349,6 +356,7 @@ class Session:
                 raise CheckpointError(f"{chosen or self._checkpoints.latest()} was not written by flowrl run")
             session = Saved(state.pop("session"), "the saved session")
             last, best, confirmed = (session.get(name, kind) for name, kind in _SESSION.items())
+            evaluation = session.get("evaluation", dict[str, Any], otherwise=evaluation_in(last))
             results, seconds = session.count("results"), session.get("seconds", float, least=0)
             journaled, loads = session.get("journal", tuple[int, int], otherwise=(0, 0))
             evaluated = session.get("eval_seconds", float, otherwise=0.0, least=0)
@@ -369,7 +377,7 @@ class Session:
         run.load_state_dict(state)
         if not isinstance(confirmed, dict):  # of an earlier version
             confirmed = {} if confirmed is None else {"confirmed_return": confirmed}
-        self.last, self.best, self.confirmed = last, best, confirmed
+        self.last, self.best, self.confirmed, self.evaluation = last, best, confirmed, evaluation
         self._results, watch = results, run.context.watch
         watch.earlier_training, watch.earlier_evaluation = seconds, evaluated
         with self.directory.writing():
@@ -403,7 +411,8 @@ class Session:
         """
         self._await_checkpoint()
         self._whole = True
-        self._due, step = self._next_due(run), self._steps(run)
+        self._set_due(run)
+        step = self._steps(run)
         try:
             self.directory.flush()
             state = run.state_dict()
@@ -413,6 +422,7 @@ class Session:
                 "eval_seconds": run.context.watch.evaluation,
                 "last": plain(self.last),
                 "best": self.best,
+                "evaluation": plain(self.evaluation),
                 "confirmed": self.confirmed,
                 "policy": self._policy.read_bytes() if self._has_best() else None,
                 "journal": self._end_journal_part(),
@@ -519,12 +529,14 @@ class Session:
 
     def _is_due(self, run: Run) -> bool:
         late = self.checkpoint_seconds is not None and clock() - self._saved >= self.checkpoint_seconds
-        return late or self._steps(run) >= self._due
+        early = not self._steps(run) and run.counters.get("updates", 0) >= self._due_offline
+        return late or early or self._steps(run) >= self._due
 
-    def _next_due(self, run: Run) -> float:
-        if self.checkpoint_every is None:
-            return math.inf
-        return (self._steps(run) // self.checkpoint_every + 1) * self.checkpoint_every
+    def _set_due(self, run: Run) -> None:
+        """Set when the next checkpoint is due: in steps, and in updates as long as there are none."""
+        every = math.inf if self.checkpoint_every is None else self.checkpoint_every
+        self._due = (self._steps(run) // every + 1) * every
+        self._due_offline = (run.counters.get("updates", 0) // every + 1) * every
 
     def _take(self, item: Any) -> None:
         plan = self.plan
@@ -535,6 +547,7 @@ class Session:
         self._results += 1
         self._whole = self._complete = False
         self._write_journal()
+        self.evaluation = evaluation_in(result) or self.evaluation
         if result.get("best_eval_return") is not None:
             self.best = result["best_eval_return"]
         newest = {name: score for name, score in result.items() if name.startswith("confirmed_return")}
@@ -611,6 +624,7 @@ class Session:
             "stop": attrs.asdict(self.budget),
             "best_eval_return": self.best,
             "confirmed_return": self.confirmed.get("confirmed_return"),
+            "evaluation": self.evaluation,
             "last": self.last,
             "parameters": fingerprint(policy.state_dict()) if isinstance(policy, Saveable) else None,
         }

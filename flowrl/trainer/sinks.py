@@ -295,4 +295,11 @@ def _step(result: Result, index: int) -> int:
 
 
 def _cells(result: Result) -> dict[str, Any]:
-    return {key: json.dumps(value) if isinstance(value, (list, dict)) else value for key, value in result.items()}
+    return {key: _cell(value) for key, value in result.items()}
+
+
+def _cell(value: Any) -> Any:
+    """What a table of numbers has of a value: 1 and 0 of a truth value, and JSON of nested ones."""
+    if isinstance(value, bool):
+        return int(value)
+    return json.dumps(value) if isinstance(value, (list, dict)) else value

@@ -198,9 +198,17 @@ class TrainedPolicy:
         return [before["state"]]
 
     def evaluate(
-        self, episodes: int | None = None, seed: int | None = None, *, video: str | Path | None = None
+        self,
+        episodes: int | None = None,
+        seed: int | None = None,
+        *,
+        deterministic: bool | None = None,
+        video: str | Path | None = None,
     ) -> dict[str, Any]:
-        """Play whole episodes in the eval mode, in separate environments (S3); see `flowrl.rollout.Scores`.
+        """Play whole episodes in separate environments (S3); see `flowrl.rollout.Scores`.
+
+        They are played in the eval mode; if not `deterministic`, in the collect mode, which draws or explores. None:
+        as in the evaluations of its training, `eval_deterministic`. The scores say which (S8).
 
         Without arguments it plays the `goal_episodes` of the configuration, from the same starts at each call.
         In a game of several agents `agents` has those of each by name. Of a league the first learner plays all agents.
@@ -222,18 +230,27 @@ class TrainedPolicy:
             if not isinstance(value, Integral) or value < least:
                 raise ConfigError(f"{name}={value!r}: expected a whole number of at least {least}")
         films = None if video is None else Path(video)
-        found = self.play(episodes, SeedTree(seed).integer("evaluation/fixed"), video=films)
+        greedy = self.config.eval_deterministic if deterministic is None else deterministic
+        found = self.play(episodes, SeedTree(seed).integer("evaluation/fixed"), video=films, deterministic=greedy)
         of_agents = {agent: attrs.asdict(of) for agent, of in found.items() if agent}
-        return {**attrs.asdict(found[""]), **({"agents": of_agents} if of_agents else {})}
+        values = {**attrs.asdict(found[""]), "deterministic": greedy}
+        return {**values, **({"agents": of_agents} if of_agents else {})}
 
     def play(
-        self, episodes: int, seed: int, max_steps: int | None = None, video: Path | None = None
+        self,
+        episodes: int,
+        seed: int,
+        max_steps: int | None = None,
+        video: Path | None = None,
+        *,
+        deterministic: bool = True,
     ) -> dict[str, Scores]:
-        """The scores of `episodes` episodes in the eval mode; environments and noise follow from `seed` alone.
+        """The scores of `episodes` episodes; environments and noise follow from `seed` alone.
 
         They are those of all agents together, under "", and in a game those of each agent by name.
 
-        `max_steps` and `video`: see `flowrl.rollout.evaluate`; `max_steps` defaults to `config.eval_max_steps`.
+        `max_steps`, `video` and `deterministic`: see `flowrl.rollout.evaluate`; `max_steps` defaults to that of the
+        configuration.
         """
         with torch_threads(self.config.torch_threads):
             played = evaluate(
@@ -245,6 +262,8 @@ class TrainedPolicy:
                 max_steps=max_steps or self.config.eval_max_steps,
                 video=video,
                 agents=self._workers.agents,
+                deterministic=deterministic,
+                env_steps=self.env_steps,
             )
         return {agent: scores(played, agent) for agent in dict.fromkeys(each.agent for each in played)}
 

@@ -31,7 +31,7 @@ from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.progress import Budget
 from flowrl.trainer.run_info import changes, described, forks_in, in_words, may_change, read_about, same_setting
 from flowrl.trainer.run_schedules import constant_schedules, spent_rate
-from flowrl.trainer.until import Result, Until, check_names, lower_bounds, reaches
+from flowrl.trainer.until import Result, Until, check_names, evaluation_in, lower_bounds, reaches
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -141,6 +141,7 @@ class Trainer:
             raise
         self.run: Run | None = None
         self.result: Result = {}  #: the last one
+        self._evaluation: Result = {}  # the entries of the newest evaluation
         self.forks: list[dict[str, Any]] = []  #: settings changed at resumes, from and to what, and when
         self.done = False  #: whether the plan has ended
         self._stopped = False
@@ -346,6 +347,8 @@ class Trainer:
     ) -> Result:
         """Train up to the next result and return it; with a bound, up to the first result that reaches it.
 
+        With a bound, what is returned has the entries of the newest evaluation too, if there was one.
+
         `PPO("CartPole-v1", out="runs/x").train(env_steps=100_000)` is `flowrl run ppo --stop-steps 100000`. Bounds are
         those of the whole run: a further `train(env_steps=200_000)` trains for as many steps again. When a call with a
         bound returns, the directory of the run is complete: checkpoint, policies, summary.
@@ -375,10 +378,8 @@ class Trainer:
         from flowrl.trainer.progress import progress as shown
 
         bounds, clock = lower_bounds(until, env_steps=env_steps, updates=updates), self.config.clock
-        steps = bounds.get(clock)
-        budget = Budget(
-            goal, None if steps is None else math.ceil(steps), seconds, None if clock == "updates" else updates
-        )
+        counts = {name: math.ceil(bound) for name, bound in bounds.items()}
+        budget = Budget(*(goal, counts.get(clock), seconds), None if clock == "updates" else counts.get("updates"))
         wanted = {} if goal is None else lower_bounds(budget.wanted)
         self._plan_schedules(budget.steps)
         begins = self.run is None
@@ -388,9 +389,10 @@ class Trainer:
                 f"goal={goal}: the run's is {self._goal}, which its first train() sets; to stop elsewhere use "
                 f"until={{'eval_return': {goal}}}"
             )
+        run.context.bounds.update(budget.counts(clock))
         tested = reaches(bounds, wanted)
         if tested(self.result):
-            return self.result
+            return {**self._evaluation, **self.result}
         bounded = bool(bounds) or any(bound is not None for bound in (until, seconds, goal))
 
         def over(result: Mapping[str, Any]) -> bool:
@@ -430,7 +432,7 @@ class Trainer:
                 next(run, None)  # consumes the interruption, so that the next call goes on
             raise KeyboardInterrupt
         self.done = self.done or (ended and not run.interrupted)
-        return self.result
+        return {**self._evaluation, **self.result} if bounded else self.result
 
     @property
     def counters(self) -> dict[str, int]:
@@ -441,18 +443,21 @@ class Trainer:
 
     def act(self, obs: Any, deterministic: bool = True, **memory: Any) -> Any:
         """Return an action for `env.step`, or (action, state) of a recurrent policy; see `TrainedPolicy.act`."""
-        trained = self._use()
-        trained.env_steps = self.counters.get("env_steps", 0)
-        return trained.act(obs, deterministic, **memory)
+        return self._use().act(obs, deterministic, **memory)
 
     def evaluate(
-        self, episodes: int | None = None, seed: int | None = None, *, video: str | Path | None = None
+        self,
+        episodes: int | None = None,
+        seed: int | None = None,
+        *,
+        deterministic: bool | None = None,
+        video: str | Path | None = None,
     ) -> Result:
         """Play whole episodes in separate environments and return the scores; training is not affected (S3).
 
         See `TrainedPolicy.evaluate`.
         """
-        return self._use().evaluate(episodes, seed, video=video)
+        return self._use().evaluate(episodes, seed, deterministic=deterministic, video=video)
 
     # -- saving and stopping
 
@@ -467,6 +472,7 @@ class Trainer:
 
         run = self._open()
         mine = {"result": self.result, "done": self.done, "evaluates": self._evaluates, "forks": self.forks}
+        mine["evaluation"] = self._evaluation
         about = {"trainer": type(self).__name__, "config": plain(self.config.to_dict()), "forks": self.forks}
         about |= {"counters": self.counters, "policy": described(run, self.workers)}
         about |= {} if self.parent is None else {"from": self.parent}
@@ -508,6 +514,7 @@ class Trainer:
         result, done = mine.get("result", dict[str, Any], otherwise={}), mine.get("done", bool, otherwise=False)
         evaluated = mine.get("evaluates", str | None, otherwise=None)
         forks = mine.get("forks", list[dict[str, Any]], otherwise=[])
+        evaluation = mine.get("evaluation", dict[str, Any], otherwise=evaluation_in(result))
         if evaluated != self._evaluates:  # eval_every changed: evaluation is dropped, or begins now
             operators = Saved(state, "the saved run").get("operators", dict)
             operators.pop(evaluated, None)
@@ -519,7 +526,7 @@ class Trainer:
             if about.get("trainer", type(self).__name__) == type(self).__name__:
                 raise
             raise CheckpointError(f"{error}; {path} was saved by {about['trainer']}") from error
-        self.result, self.done, self.forks = result, done, forks
+        self.result, self.done, self.forks, self._evaluation = result, done, forks, evaluation
         if forked:
             clock = self.config.clock
             self.forks = [*forks, {clock: self.counters.get(clock, 0), "settings": forked}]
@@ -619,7 +626,8 @@ class Trainer:
         self.plan, self.run, self._session, self._goal = plan, run, session, budget.goal
         ours = [node for node in graph(plan) if isinstance(node.op, Evaluate) and node.site.startswith(SITES)]
         self._evaluates = paths(plan)[id(ours[0])] if ours else None
-        self.result, self.forks = dict(session.last), forks_in(read_about(directory.path))
+        self.result, self._evaluation = dict(session.last), dict(session.evaluation)
+        self.forks = forks_in(read_about(directory.path))
         self._keys = set(self.result)
         return run
 
@@ -671,6 +679,7 @@ class Trainer:
 
         if self._trained is None:
             self._trained = TrainedPolicy(self.workers, self.config)
+        self._trained.env_steps = self.counters.get("env_steps", 0)
         return self._trained
 
     def _chosen(self, out: str | Path | None, sinks: Sequence[str]) -> RunDirectory | None:
@@ -714,6 +723,7 @@ class Trainer:
 
     def _take(self, result: Any) -> None:
         self.result = dict(as_result(result, self.plan))
+        self._evaluation = evaluation_in(self.result) or self._evaluation
         self._keys |= self.result.keys()
 
     def evaluated(self) -> set[str]:

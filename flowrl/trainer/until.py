@@ -48,6 +48,19 @@ def reaches(bounds: Mapping[str, float], goal: Mapping[str, float]) -> Callable[
     return reached
 
 
+def evaluation_in(result: Mapping[str, Any]) -> Result:
+    """The entries of a result that come from an evaluation, and from the confirmation of a goal, without their times.
+
+    >>> evaluation_in({"env_steps": 100, "eval_return": 5.0, "eval_return/left": 2.0, "best_eval_return": 5.0})
+    {'eval_return': 5.0, 'eval_return/left': 2.0, 'best_eval_return': 5.0}
+    """
+    from flowrl.operators import Confirm, Evaluate
+    from flowrl.operators.metrics import CLOCK_KEYS
+
+    names = {*Evaluate.provides, *Confirm.provides} - {*CLOCK_KEYS}
+    return {name: value for name, value in result.items() if name.partition("/")[0] in names}
+
+
 def check_names(bounds: Mapping[str, float], seen: Collection[str], evaluated: Collection[str], trainer: str) -> None:
     """Reject bounds that can never be reached, at the first result and again once learning has begun.
 

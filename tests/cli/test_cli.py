@@ -126,14 +126,30 @@ def test_a_budget_of_seconds_ends_a_run_without_results(folder, monkeypatch, cap
 
 
 def test_results_come_often_enough_for_evaluations_and_the_end(folder):
-    """S6: eval_every and the budget are tested at results; report_every alone would come too late."""
+    """S6: eval_every is tested at results; report_every alone would come too late."""
     more = (*SMALL, "--set", "eval_every=40", "--set", "eval_episodes=1", "--quiet", "--envs", 4)
-    done = flowrl("run", "dqn", *more, "--stop-steps", 100, "--out", "run")
+    done = flowrl("run", "dqn", *more, "--stop-steps", 120, "--out", "run")
     assert done.exit_code == 0, done.output
     results = results_of(folder / "run")
     assert [result["env_steps"] for result in results] == [48, 80, 128], "after 40, 80 and 120 the next batch of 16"
     assert ["eval_return" in result for result in results] == [False, False, True], "learning begins with row 100"
     assert json.loads((folder / "run" / "config.json").read_text())["report_every"] == 40
+
+
+@pytest.mark.parametrize(
+    ("bound", "counter", "least"), [("--stop-updates", "updates", 7), ("--stop-steps", "env_steps", 140)]
+)
+def test_a_run_ends_with_the_first_item_that_reaches_a_budget(folder, bound, counter, least):
+    """F12: not with the next result that `report_every` asks for; and a verification comes to the same results."""
+    more = (*SMALL, "--set", "eval_every=0", "--set", "report_every=100", "--quiet", "--envs", 4)
+    assert flowrl("run", "dqn", *more, bound, least, "--out", "run").exit_code == 0
+    last = summary_of(folder / "run")["last"]
+    assert least <= last[counter] < least + 16, "an item is an update, or a batch of 16"
+    assert (counter == "env_steps") or last[counter] == least
+    assert flowrl("verify", "run").exit_code == 0
+    assert flowrl("run", "--resume", "run", bound, 2 * least, "--quiet").exit_code == 0
+    assert 2 * least <= summary_of(folder / "run")["last"][counter] < 2 * least + 16
+    assert flowrl("verify", "run").exit_code == 0, "it knows of both budgets"
 
 
 def test_without_a_stop_there_is_no_evaluation_unless_asked_for(folder):

@@ -83,6 +83,9 @@ def test_it_is_what_evaluate_finds_with_the_saved_weights(run: Path, options: tu
     assert evaluation.scores == expected
     printed = found(run, "--episodes", 10, "--seed", 5, *options)
     assert printed == evaluation.values()
+    drawn = found(run, "--episodes", 10, "--seed", 5, *options, "--stochastic")
+    assert (printed["deterministic"], drawn["deterministic"]) == (True, False), "S8"
+    assert drawn["return_mean"] != printed["return_mean"]
     assert (printed["policy"], printed["return_mean"]) == (weights, expected.return_mean)
 
 
@@ -101,7 +104,7 @@ def test_the_starts_are_others_than_in_training_and_follow_from_the_seed(run: Pa
 def test_people_get_the_three_kinds_of_score(run: Path, tiny: Path) -> None:
     """S5"""
     text = flowrl("evaluate", run, "--episodes", 4).stdout.splitlines()
-    assert text[0] == f"{run}/policy.pt on CartPole-v1: 4 episodes, seed 0"
+    assert text[0] == f"{run}/policy.pt on CartPole-v1: 4 episodes, seed 0, deterministic"
     assert [line.split()[0] for line in text[1:]] == ["return", "steps", "reward", "win"]
     assert text[3].split() == ["reward", "per", "step", "1.0000"]
     assert text[4].endswith("unknown: no episode ended with is_success in its info")
@@ -159,7 +162,7 @@ def test_several_runs_have_a_middle(tiny: Path, tmp_path: Path) -> None:
         assert (alike[name]["high"], alike[name]["runs"]) == (high, 4)
     assert (alone["win_rate"], alone["return_mean"]["low"]) == (None, None)
     text = flowrl("evaluate", tmp_path / "runs", "--episodes", 6, "--trust").stdout.splitlines()
-    assert text[0] == "tiny coin:Coin: 6 episodes each, seed 0"
+    assert text[0] == "tiny coin:Coin: 6 episodes each, seed 0, deterministic"
     assert [line.partition(":")[0].strip() for line in text[1:4]] == [
         f"{tmp_path}/runs/seed-{seed}/policy.pt" for seed in (1, 2, 3)
     ]
@@ -227,7 +230,10 @@ def test_several_play_each_other_in_a_game(tmp_path: Path) -> None:
         cell = picture.partition(f'id="payoff-{row}-{list(found).index("random")}"')[2].partition("</g>")[0]
         assert f"{abs(mean):.3f}" in cell
         assert f"± {(high - low) / 2:.3f}" in cell
-    assert "each pair plays 8 games, half of them as 'x' and half as 'o', seed 0" in shown
+    assert "each pair plays 8 games, half of them as 'x' and half as 'o', seed 0, deterministic" in shown
+    drawn = json.loads(flowrl(*play, "--json", "--stochastic").stdout)
+    assert drawn["deterministic"] is False
+    assert drawn["players"] != found
     done = flowrl("evaluate", "random", "perfect")
     assert (done.exit_code, "random, perfect: to let them play each other give the game" in done.stderr) == (2, True)
     done = flowrl("evaluate", "random", "random", "--env", "flowrl:tic_tac_toe")

@@ -31,9 +31,9 @@ FAULTS = [
     ),
     Fault(
         "T10",
-        "operators/metrics.py",
-        "if values else None",
-        "if values else 0.0",
+        "flowrl/envs/infos.py",
+        "if judged else None",
+        "if judged else 0.0",
         RESULTS + "test_before_the_first_episode_there_is_no_return",
     ),
     Fault(
@@ -53,7 +53,7 @@ FAULTS = [
     Fault(
         "S6",
         "operators/evaluate.py",
-        "now + math.ceil(self.train_ratio * steps * counted)",
+        "now + math.ceil(self.train_ratio * found.steps * counted)",
         "now",
         EVALUATE + "test_counts_decide_when_an_evaluation_is_due_and_how_long_it_is",
     ),
@@ -102,9 +102,37 @@ FAULTS = [
     Fault(
         "S6",
         "operators/evaluate.py",
-        '        if self.context.learns and not self.context.counters.get("updates"):\n            return result\n',
-        "",
+        "or (self.context.learns and not updates):",
+        "or (self.context.learns and not updates and False):",
         EVALUATE + "test_there_is_no_evaluation_before_the_first_update",
+    ),
+    Fault(
+        "S6",
+        "operators/evaluate.py",
+        "offline = not now and",
+        "offline = False and",
+        EVALUATE + "test_updates_decide_as_long_as_there_are_no_env_steps",
+    ),
+    Fault(
+        "S8",
+        "flowrl/rollout/evaluation.py",
+        '"eval_mode" if deterministic else "collect_mode"',
+        '"eval_mode"',
+        EVALUATE + "test_an_evaluation_is_greedy_or_draws_and_says_which",
+    ),
+    Fault(
+        "S9",
+        "operators/metrics.py",
+        'f"judged{slash}{whose}": told / len(values)',
+        'f"judged{slash}{whose}": 1.0',
+        RESULTS + "test_the_share_of_wins_stands_beside_the_share_that_is_judged",
+    ),
+    Fault(
+        "F12",
+        "operators/metrics.py",
+        "for name, bound in self.context.bounds)",
+        "for name, bound in ())",
+        RESULTS + "test_a_bound_of_the_budget_is_reported_at_once_and_updates_count_before_the_first_step",
     ),
     Fault(
         "S6",

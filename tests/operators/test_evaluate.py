@@ -183,6 +183,49 @@ def test_evaluate_when_due(workers: WorkerSet, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["policy.pt"]
 
 
+def test_updates_decide_as_long_as_there_are_no_env_steps(workers: WorkerSet) -> None:
+    """S6: in a phase of learning from demonstrations alone, and a resume anywhere changes nothing (D3)."""
+
+    @operator
+    class Counts:
+        """Counts what a result has."""
+
+        context: Context = context()
+
+        def __call__(self, result: Any) -> Any:
+            for unit, n in result.items():
+                self.context.count(unit, n - self.context.counters.get(unit, 0))
+            return result
+
+    counts = [(0, 6), (0, 10), (0, 19), (0, 24), (4, 30), (9, 40), (10, 40)]
+
+    def plan() -> Plan:
+        results = from_items([{"env_steps": steps, "updates": updates} for steps, updates in counts])
+        return results.for_each(Counts()).for_each(Evaluate(workers, every=10, episodes=1, train_ratio=0.0))
+
+    evaluated = [(each["env_steps"], each["updates"]) for each in plan() if "eval_return" in each]
+    assert evaluated == [(0, 10), (0, 24), (10, 40)]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_evaluation_is_greedy_or_draws_and_says_which(deterministic: bool) -> None:
+    """S8: drawing follows the schedules of exploration, and leaves training alone (S3)."""
+    seen = []
+
+    def act(obs: np.ndarray, noise: np.ndarray, env_steps: int) -> np.ndarray:
+        seen.append((noise.shape[1], env_steps))
+        return (noise[:, 0] < 0.5).astype(np.int64)
+
+    policy = ScriptedPolicy(act, draws=1)
+    policy.eval_mode = ScriptedPolicy()
+    with WorkerSet("CartPole-v1", lambda *spaces: policy) as workers:
+        evaluate = Evaluate(workers, every=1, episodes=2, deterministic=deterministic)
+        evaluate.context.count("env_steps", 70)
+        result = evaluate({"env_steps": 70})
+    assert result["eval_deterministic"] is deterministic
+    assert set(seen) == (set() if deterministic else {(1, 70)})
+
+
 def test_evaluations_go_on_by_their_number(workers: WorkerSet) -> None:
     """S6, D3: after a resume the starts are those of the evaluation that it is."""
 

@@ -26,7 +26,7 @@ from flowrl.operators import (
 from flowrl.operators.metrics import CLOCK_KEYS, LONG_WITHOUT_EPISODE, TIMERS
 from flowrl.rollout import WorkerSet
 from flowrl.testing import check_plan
-from tests.clock_envs import TERMINATED, clock_envs
+from tests.clock_envs import TERMINATED, TRUNCATED, clock_envs
 from tests.scripted import ScriptedPolicy
 
 
@@ -226,6 +226,46 @@ def test_results_keep_to_their_schedule_and_one_closes_the_stream() -> None:
     assert report.finish() == []
     context.count("env_steps", 3)
     assert [result["env_steps"] for result in report.finish()] == [73]
+
+
+def test_a_bound_of_the_budget_is_reported_at_once_and_updates_count_before_the_first_step() -> None:
+    """F12: so that a run ends there, and that learning from demonstrations alone is seen."""
+    context = Context()
+    report, found = report_with(context), []
+    context.bounds |= {("updates", 27), ("env_steps", 13)}
+    for _ in range(9):
+        context.count("updates", 4)
+        found += [(result["env_steps"], result["updates"]) for result in report({"loss": 1.0})]
+    assert found == [(0, 12), (0, 20), (0, 28), (0, 32)], "every ten, and 27"
+    for _ in range(6):
+        context.count("env_steps", 4)
+        found += [(result["env_steps"], result["updates"]) for result in report({"loss": 1.0})]
+    assert found[4:] == [(12, 36), (16, 36), (20, 36)], "every ten, and 13"
+
+
+def test_the_share_of_wins_stands_beside_the_share_that_is_judged() -> None:
+    """S9: of the environment and of agents; nothing where no episode says."""
+    context = Context()
+    report = report_with(context)
+    context.count("env_steps", 10)
+    context.record("success_rate", None)
+    assert not {"success_rate", "judged"} & report(None)[0].keys()
+    context.count("env_steps", 10)
+    context.record("success_rate", 1.0, 0.0, 1.0)
+    context.record("win_rate/left", 1.0, None)
+    (result,) = report(None)
+    assert (result["success_rate"], result["judged"]) == (pytest.approx(2 / 3), 0.75)
+    assert (result["win_rate/left"], result["judged/left"]) == (1.0, 0.5)
+
+
+def test_training_tells_its_wins() -> None:
+    """S9, S5: of the episodes of the clock, those that terminate are won."""
+    ends = clock_envs([[(1, TERMINATED)], [(3, TRUNCATED)]])
+    with WorkerSet(ends, lambda *spaces: ScriptedPolicy(), envs_per_worker=2) as workers:
+        plan = StandardMetricsReporting(ParallelRollouts(workers, steps=8), workers, {"report_every": 12})
+        with plan.run() as run:
+            result = next(run)
+    assert (result["episodes"], result["success_rate"], result["judged"]) == (10, 0.8, 1.0)
 
 
 def test_before_the_first_episode_there_is_no_return() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrl
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.plans import SQIL, DQfD
+from flowrl.trainer.run_info import read_results
 from tests.demonstrations import cartpole, mountain_car_episodes, pendulum, recorded
-from tests.plans.small import make
+from tests.plans.small import SMALL, make, without_clock
 
 QUICK: dict[str, Any] = {"env": "CartPole-v1", "device": "cpu", "act_backend": "numpy", "hidden": (64,)}
 
@@ -49,6 +52,26 @@ def test_rows_of_demonstrations_are_in_the_numbers_of_the_policy_and_in_every_ba
         shown = 2 * batch.action[batch.part == 1].ravel()
         assert np.isclose(shown[:, None], recorded, atol=1e-5).any(1).all()
     assert abs(sum((batch.part == 1).sum() for batch in drawn) - fraction * sum(map(len, drawn))) < 1
+
+
+def test_learning_from_demonstrations_alone_is_reported_evaluated_and_saved(tmp_path: Path) -> None:
+    """S6, D3: by updates, until the first env step; then by env steps; and a run killed in between goes on."""
+    more: dict[str, Any] = {"report_every": 20, "eval_every": 40, "eval_episodes": 1, "pretrain_updates": 100}
+    with DQfD(out=tmp_path / "run", **{**SMALL["dqfd"], **more, "demonstrations": cartpole()}) as trainer:
+        trainer.train(updates=90, progress=False)
+        shutil.copytree(tmp_path / "run", tmp_path / "killed")
+        trainer.train(env_steps=100, progress=False)
+    results = read_results(tmp_path / "run")
+    found = [(result["env_steps"], result["updates"], "eval_return" in result) for result in results]
+    assert found[:6] == [(0, 20, False), (0, 40, True), (0, 60, False), (0, 80, True), (0, 90, False), (0, 100, False)]
+    assert [(steps, evaluated) for steps, _, evaluated in found[6:10]] == [
+        (24, False), (42, True), (60, False), (84, True),
+    ]  # fmt: skip
+    names = [path.name for path in sorted((tmp_path / "killed" / "checkpoints").iterdir())]
+    assert names == ["step-000000000-2", "step-000000000-3", "step-000000000-4"], "at 40, 80 and the end, after 20"
+    with flowrl.resume(tmp_path / "killed") as trainer:
+        trainer.train(env_steps=100, progress=False)
+    assert [*map(without_clock, read_results(tmp_path / "killed"))] == [*map(without_clock, results)]
 
 
 @pytest.mark.exhaustive

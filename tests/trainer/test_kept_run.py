@@ -73,7 +73,7 @@ def test_the_directory_is_that_of_the_command(whole: Path, tmp_path: Path) -> No
 def test_a_longer_call_goes_on_and_so_does_a_resume(whole: Path, tmp_path: Path) -> None:
     """D3: in one process or in two."""
     with DQN("CartPole-v1", out=tmp_path / "run", **SMALL) as trainer:
-        trainer.train(env_steps=250, progress=False)
+        trainer.train(env_steps=300, progress=False)
         assert parts.summary_of(tmp_path / "run")["outcome"] == "done"
         trainer.train(env_steps=400, progress=False)
     with flowrl.resume(tmp_path / "run") as trainer:
@@ -85,6 +85,21 @@ def test_a_longer_call_goes_on_and_so_does_a_resume(whole: Path, tmp_path: Path)
     for name in ("policy.pt", "policy_last.pt"):
         ours, theirs = (torch.load(run / name, weights_only=True) for run in (tmp_path / "run", whole))
         assert same(dict(ours), dict(theirs)), name
+
+
+def test_what_a_call_returns_and_the_summary_have_the_newest_evaluation(tmp_path: Path) -> None:
+    """S8: whatever the last result has; also after a resume."""
+    with DQN("CartPole-v1", out=tmp_path / "run", **SMALL) as trainer:
+        found = trainer.train(env_steps=310, progress=False)
+        assert "eval_return" not in trainer.result
+        assert parts.summary_of(tmp_path / "run")["last"]["env_steps"] == found["env_steps"] == 320
+    evaluated = [result for result in parts.metrics(tmp_path / "run") if "eval_return" in result][-1]
+    summary = parts.summary_of(tmp_path / "run")["evaluation"]
+    assert summary == {name: value for name, value in evaluated.items() if "eval" in name}
+    assert summary["eval_deterministic"] is True
+    assert {**found, **summary} == found
+    with flowrl.resume(tmp_path / "run") as trainer:
+        assert {**trainer.train(env_steps=320, progress=False), **summary} == found
 
 
 def test_the_command_goes_on_with_it_and_the_other_way_round(whole: Path, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_what_cannot_be_told_is_refused(run: Path, tmp_path: Path) -> None:
 def test_neither_games_nor_native_vectors_play_again(tmp_path: Path) -> None:
     """F10, D11: a row has the actions of one agent; and who steps all environments at once seeds their episodes."""
     with TwoTrainers(out=tmp_path / "game", dqn={"learning_starts": 50}, torch_threads=1, device="cpu") as trainer:
-        trainer.train(env_steps=100, progress=False)
+        trainer.train(env_steps=1_000, progress=False)
     game = stored_row(tmp_path / "game")
     assert game.seed >= 0
     with pytest.raises(ConfigError, match="a game of several agents, which cannot be played again"):

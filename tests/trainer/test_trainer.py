@@ -296,6 +296,17 @@ def test_evaluation_has_the_starts_of_the_plans_own() -> None:
         assert trainer.evaluate(episodes=20, seed=7) != trainer.evaluate(episodes=20)
 
 
+def test_an_evaluation_may_draw_where_one_says_so_and_as_the_setting_says() -> None:
+    """S8, Q7: DQN explores as after its training, here at random."""
+    with small(eval_deterministic=False, epsilon_start=0.0, epsilon_end=1.0, epsilon_steps=40) as trainer:
+        greedy, drawn = (trainer.evaluate(20, deterministic=each) for each in (True, False))
+        assert {**greedy, "deterministic": False} == drawn, "epsilon is 0 yet"
+        trainer.train(env_steps=60)
+        greedy, drawn = trainer.evaluate(20, deterministic=True), trainer.evaluate(20)
+    assert (greedy.pop("deterministic"), drawn.pop("deterministic")) == (True, False)
+    assert greedy != drawn
+
+
 # -- until
 
 
@@ -360,11 +371,12 @@ def test_a_bound_may_name_what_an_evaluation_in_the_plan_adds() -> None:
         assert result["eval_return"] >= 1
 
 
-def test_eval_every_evaluates_the_results_and_changes_nothing_else() -> None:
-    """S3: as `flowrl run` does; a plan that evaluates by itself is left as it is."""
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_eval_every_evaluates_the_results_and_changes_nothing_else(deterministic: bool) -> None:
+    """S3, S8: as `flowrl run` does; a plan that evaluates by itself is left as it is."""
     with small() as plain:
         expected = results(plain, 8)
-    with small(eval_every=60, eval_episodes=2) as trainer:
+    with small(eval_every=60, eval_episodes=2, eval_deterministic=deterministic) as trainer:
         seen = results(trainer, 8)
         assert [{k: v for k, v in result.items() if k in expected[0] or "eval" not in k} for result in seen] == expected
         assert 0 < sum("eval_return" in result for result in seen) < 8
