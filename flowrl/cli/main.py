@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from flowrl._version import __version__
-from flowrl.cli.output import complain, fill_closed, in_a_line, is_env_fault, lasting, told, was_lost
+from flowrl.cli.output import complain, fill_closed, in_a_line, is_env_fault, lasting, told, told_notes, was_lost
 from flowrl.cli.parameters import (
     FILE,
     FOLDER,
@@ -32,7 +32,7 @@ from flowrl.cli.parameters import (
     seconds_of,
     settings_of,
 )
-from flowrl.errors import ConfigError, FlowError, PlanError, notes_of, printable
+from flowrl.errors import ConfigError, FlowError, PlanError, printable
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -71,7 +71,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FlowError as error:
-            raise _refusal(ctx, error)(printable("\n".join([str(error), *notes_of(error)]))) from error
+            raise _refusal(ctx, error)(printable("\n".join([str(error), *told_notes(error)]))) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)

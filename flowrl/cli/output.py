@@ -110,7 +110,7 @@ def told(error: Exception, *, whole: bool = False) -> str:
     A fault of an environment says where it was and what to do; nothing else is of interest then. An error that is none
     of flowrl's and has no line of the user's has its whole traceback.
     """
-    text, notes = "".join(traceback.format_exception(error)).rstrip(), notes_of(error)
+    text, notes = "".join(traceback.format_exception(error)).rstrip(), told_notes(error)
     if whole:
         return text
     if (words := in_a_line(error)) is not None:
@@ -125,8 +125,13 @@ def told(error: Exception, *, whole: bool = False) -> str:
         return "\n".join([first, *frames, *(note for note in notes if not note.startswith(_PLACES)), where])
     if not frames and not isinstance(error, FlowError):
         return text
-    # What a worker told of itself is in its first line; its traceback is among the frames.
-    return "\n".join([first, *frames * bool(name or notes), *(note.partition(":\nTraceback")[0] for note in notes)])
+    return "\n".join([first, *frames * bool(name or notes), *notes])
+
+
+def told_notes(error: BaseException) -> list[str]:
+    """What was added to an error on its way, but for the tracebacks of workers; nothing to a fault, which says all."""
+    notes = [] if isinstance(error, EnvFault) else notes_of(error)
+    return [note.partition(":\nTraceback")[0] for note in notes]
 
 
 #: How the note begins that names the environment whose error it was, and all notes of places.

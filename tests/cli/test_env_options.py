@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import flowrl as package
+from flowrl.errors import ConfigError, EnvFault
 from tests.cli.parts import flowrl, metrics
 from tests.cli.resume_parts import SMALL
 
@@ -107,6 +108,20 @@ def test_an_error_of_an_environment_is_three_lines(folder, monkeypatch):
     ]
     assert "flowrl/envs/managers/local.py" in (folder / "mine" / "log.txt").read_text()
     assert "flowrl/envs/managers/local.py" in flowrl(*run, "--debug", "--out", "whole").stderr
+
+
+@pytest.mark.parametrize(("kind", "told"), [(EnvFault, []), (ConfigError, ["raised in worker 0"])])
+def test_tracebacks_of_workers_are_not_told(kind, told, monkeypatch):
+    """Where a run does not begin because environments of its workers do not."""
+
+    def failing(*_, **__):
+        error = kind("it does not begin")
+        error.add_note("raised in worker 0:\nTraceback (most recent call last):\n  ...")
+        raise error
+
+    monkeypatch.setattr("flowrl.cli.doctor.diagnose", failing)
+    done = flowrl("doctor", "CartPole-v1")
+    assert (done.exit_code, done.stderr.splitlines()) == (2, ["Error: it does not begin", *told])
 
 
 FAULTY = """
