@@ -41,7 +41,7 @@ def test_the_commands_listed_exist() -> None:
     told = re.findall(r"^flowrl ([a-z-]+)(.*?)(?=^flowrl|\Z)", block, re.DOTALL | re.MULTILINE)
     assert {name for name, _ in told} <= set(cli.commands)
     for name, text in told:
-        known = {opt for option in cli.commands[name].params for opt in option.opts}
+        known = {opt for option in cli.commands[name].params for opt in [*option.opts, *option.secondary_opts]}
         assert set(re.findall(r"--[a-z-]+", text)) <= known, name
 
 
