@@ -10,6 +10,7 @@ import attrs
 from attrs import validators
 
 from flowrl.errors import ConfigError, PlanError
+from flowrl.saved import shown
 from flowrl.schedules import NumberOrSchedule, not_finite, schedule, value_at
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ _Settings = TypeVar("_Settings")
 
 #: No setting is a whole number of this size: a seed has 64 bits.
 LARGEST = 2**64
+#: The most of what is held, made or repeated, unless a setting says otherwise; and of env steps and bytes.
+COUNT, STEPS = 2**31 - 1, 2**53
 
 #: The value of `network` for the network of the Atari papers.
 NATURE = "nature"
@@ -37,6 +40,7 @@ def setting(
     *,
     range: str = "",
     unbounded: bool = False,
+    most: int | None = None,
     resume: Resume | None = None,
     span: bool = False,
     **how: Any,
@@ -45,6 +49,8 @@ def setting(
 
     Args:
         range: The values that its validator accepts, in words.
+        most: Of a whole number, so that a slip of the keyboard neither runs for ever nor asks for all memory. None:
+            `COUNT`.
         unbounded: Whether infinity is a value too, which stands for no bound.
         resume: What another value means for a resumed run. None: it would be another run, and is refused. "free": no
             parameter of the policy changes. "grouping": none changes while the environments form the same groups (D2).
@@ -54,22 +60,26 @@ def setting(
         how: Passed to `attrs.field`.
     """
     limits = f"{range}; inf: no bound" if unbounded else range
-    said = {"meaning": meaning, "range": limits, "unbounded": unbounded, "resume": resume, "span": span}
+    if most is not None and most < COUNT:
+        limits = f"{limits}, <= {most}" if limits else f"<= {most}"
+    said = {"meaning": meaning, "range": limits, "most": most, "unbounded": unbounded, "resume": resume, "span": span}
     return attrs.field(default=default, metadata={name: text for name, text in said.items() if text}, **how)
 
 
-def positive(default: Any, meaning: str = "", *, most: str = "", **how: Any) -> Any:
+def positive(default: Any, meaning: str = "", *, most: int | str | None = None, **how: Any) -> Any:
     """A setting whose value is above 0, or None where its annotation allows that.
 
-    `most` is the name of another setting, whose value it does not exceed.
+    `most` may be the name of another setting, whose value it does not exceed.
     """
+    within, most = (most, None) if isinstance(most, str) else ("", most)
 
     def at_most(config: Any, _field: attrs.Attribute[Any], given: Any) -> None:
-        if most and given > config.get(most):
-            raise ValueError(f"expected at most {most}, which is {config.get(most)}")
+        if within and given > config.get(within):
+            raise ValueError(f"expected at most {within}, which is {config.get(within)}")
 
-    within = validators.optional(validators.and_(validators.gt(0), at_most))
-    return setting(default, meaning, range=f"> 0, <= {most}" if most else "> 0", validator=within, **how)
+    bounded = validators.optional(validators.and_(validators.gt(0), at_most))
+    limits = f"> 0, <= {within}" if within else "> 0"
+    return setting(default, meaning, range=limits, most=most, validator=bounded, **how)
 
 
 def at_least_one(default: int | None, meaning: str = "", **how: Any) -> Any:
@@ -113,7 +123,7 @@ def scheduled(default: NumberOrSchedule | None, meaning: str = "", *, most: floa
 
 def span(meaning: str) -> Any:
     """A setting of how many env steps schedules last; None: as long as the run, see `Configuration.over`."""
-    return positive(None, f"{meaning}; None: the run's budget", span=True, resume="fork")
+    return positive(None, f"{meaning}; None: the run's budget", span=True, most=STEPS, resume="fork")
 
 
 def sizes(*default: int, meaning: str = "") -> Any:
@@ -202,6 +212,7 @@ class PolicySettings(Settings):
         0,
         "seed of the run; every random stream derives from it",
         range="0 .. 2**64 - 1",
+        most=LARGEST - 1,
         validator=validators.and_(validators.ge(0), validators.lt(2**64)),
     )
     device: str = setting(
@@ -250,11 +261,10 @@ def construct(cls: type[_Settings], given: Mapping[str, Any]) -> _Settings:
         if any(math.isnan(each) or not (unbounded or each == fields[name].default) for each in not_finite(value)):
             expected = "a number, or inf for no bound" if unbounded else "finite numbers"
             raise ConfigError(f"{name}={value!r}: expected {expected}")
-        if any(
-            type(each) is int and abs(each) >= LARGEST
-            for each in (value if isinstance(value, (list, tuple)) else [value])
-        ):
-            raise ConfigError(f"{name}={value!r}: expected a number below 2**64")
+        about = fields[name].metadata
+        most = about.get("most", COUNT if "meaning" in about else LARGEST - 1)
+        if any(type(each) is int and each > most for each in (value if isinstance(value, (list, tuple)) else [value])):
+            raise ConfigError(f"{name}={shown(value)}: expected at most {most:,}")
     try:
         return cls(**values)
     except (TypeError, ValueError, AssertionError) as error:

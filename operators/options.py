@@ -79,7 +79,7 @@ class EpochSettings(BatchSettings):
     """Several epochs over each batch of fresh experience."""
 
     train_batch_size: int = 256
-    num_sgd_iter: int = positive(20, "epochs over each training batch")
+    num_sgd_iter: int = positive(20, "epochs over each training batch", most=1_000_000)
     minibatch_size: int = positive(256, "rows per optimizer step")
 
 
@@ -96,7 +96,7 @@ class EarlyStoppingSettings(EpochSettings):
 class InFlightSettings(Settings):
     """Workers that collect ahead."""
 
-    in_flight: int = positive(2, "requests in flight to each worker")
+    in_flight: int = positive(2, "requests in flight to each worker", most=10_000)
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -241,7 +241,9 @@ class RewardModelSettings(Settings):
     extrinsic_weight: float = not_negative(1.0, "weight of the environment's reward")
     reward_hidden: tuple[int, ...] = sizes(64, 64, meaning="sizes of the hidden layers of the reward model")
     reward_learning_rate: float = positive(1e-4, "learning rate of the reward model (Adam)")
-    reward_sgd_iter: int = positive(1, "epochs of the reward model over each fragment (and its demonstrations)")
+    reward_sgd_iter: int = positive(
+        1, "epochs of the reward model over each fragment (and its demonstrations)", most=1_000_000
+    )
     reward_minibatch_size: int | None = positive(None, "rows per optimizer step of the reward model; None: all")
 
 
@@ -275,7 +277,7 @@ class ImitationRewardSettings(DemonstrationSettings, RewardModelSettings):
 class DynamicsSettings(Settings):
     """A model of the environment, and experience that it imagines."""
 
-    model_members: int = positive(5, "networks of the model")
+    model_members: int = positive(5, "networks of the model", most=1_000)
     model_elites: int = positive(3, "networks that imagine: those with the least error on held-out rows")
     model_hidden: tuple[int, ...] = sizes(128, 128, meaning="sizes of the hidden layers of each network of the model")
     model_learning_rate: float = positive(1e-3, "learning rate of the model (Adam)")
@@ -283,8 +285,8 @@ class DynamicsSettings(Settings):
     model_holdout: float = proper_fraction(0.2, "fraction of the real rows that judge the model, and do not train it")
     model_minibatch_size: int = positive(32, "rows per optimizer step of each network of the model")
     model_patience: int = positive(5, "epochs without an improvement on the held-out rows that end a fit")
-    model_epochs: int = positive(100, "most epochs of a fit")
-    horizon: int = positive(5, "steps of an imagined episode")
+    model_epochs: int = positive(100, "most epochs of a fit", most=1_000_000)
+    horizon: int = positive(5, "steps of an imagined episode", most=10_000)
     imagined_branches: int = positive(50, "episodes imagined at once")
     imagined_ratio: float = positive(250.0, "imagined rows per env step")
     imagined_size: int = positive(50_000, "capacity of the buffer of imagined rows")
@@ -493,7 +495,9 @@ class ReplayedFragments(Option):
 class Aggregated(Option):
     """Batches joined by separate processes, which pass them to the learners."""
 
-    num_aggregators: int = not_negative(0, "Ray processes that join fragments into batches; 0: this process joins them")
+    num_aggregators: int = not_negative(
+        0, "Ray processes that join fragments into batches; 0: this process joins them", most=10_000
+    )
 
     def edit(self: Any, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -512,8 +516,10 @@ class Aggregated(Option):
 class Learners(Option):
     """Learning while the next batches are collected."""
 
-    num_learners: int = not_negative(0, "0: this process learns; 1: a thread of it; more: so many Ray processes")
-    learn_in_flight: int = positive(2, "batches in flight to the learners")
+    num_learners: int = not_negative(
+        0, "0: this process learns; 1: a thread of it; more: so many Ray processes", most=10_000
+    )
+    learn_in_flight: int = positive(2, "batches in flight to the learners", most=10_000)
 
     def edit(self, plan: Plan, workers: Any) -> Plan:
         """See `Option.edit`."""
@@ -587,7 +593,9 @@ class PoolSettings(JudgeSettings):
     opponents: tuple[str, ...] = setting(
         (), "further members: runs, policy files, and random, one_ply, mcts or perfect, see Games"
     )
-    pool_size: int = positive(8, "past selves of a learner in the pool; the oldest leaves when another one joins")
+    pool_size: int = positive(
+        8, "past selves of a learner in the pool; the oldest leaves when another one joins", most=1_000
+    )
     snapshot_every: int = positive(20_000, "env steps after which a copy of a learner joins the pool")
     snapshot_win_rate: float | None = proper_fraction(
         None, "share of games won against each rival with which a copy joins before that; None: never"

@@ -39,8 +39,8 @@ class Config(
     fragment_steps: int = 4
     n_step: int = positive(3, "rewards summed in a return before it bootstraps", most="buffer_size")
     replay_ratio: float = 8.0
-    replay_shards: int = positive(2, "shards of the replay memory; Ray processes if there are workers")
-    draws_in_flight: int = positive(2, "batches requested from the memory ahead of learning")
+    replay_shards: int = positive(2, "shards of the replay memory; Ray processes if there are workers", most=10_000)
+    draws_in_flight: int = positive(2, "batches requested from the memory ahead of learning", most=10_000)
 
     def replay_memory(self, agents: int = 1) -> ReplayActors:
         """Shards, and a rate limiter that keeps `replay_ratio` between storing and learning of so many agents."""

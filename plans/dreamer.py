@@ -36,7 +36,7 @@ class Config(DreamerPolicy.Settings, SequenceBufferSettings, TargetNetworkSettin
     replay_ratio: float = 32.0
     target_every: int = 1
     tau: float = 0.05
-    horizon: int = positive(15, "steps imagined from each latent state")
+    horizon: int = positive(15, "steps imagined from each latent state", most=10_000)
 
 
 def execution_plan(workers: WorkerSet, config: Config) -> Plan:

@@ -13,7 +13,7 @@ import numpy as np
 from flowrl.cli.statistics import FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.settings import resumable
-from flowrl.trainer.config import Configuration, load_config_file
+from flowrl.trainer.config import Configuration, build_config, load_config_file
 from flowrl.trainer.run_info import read_about, read_results
 
 #: Points of the grid on which the runs of a group are compared.
@@ -36,7 +36,9 @@ class RunRecord:
     @classmethod
     def read(cls, path: Path) -> RunRecord:
         """Raises ConfigError for a directory whose files are missing or malformed."""
-        return cls(path, read_about(path)["plan"], load_config_file(path / "config.json"), read_results(path))
+        config = load_config_file(path / "config.json")
+        build_config(Configuration, {name: config[name] for name in ("env", "env_args") if name in config})
+        return cls(path, read_about(path)["plan"], config, read_results(path))
 
     def numbers(self, *keys: str) -> Numbers:
         """The values `[keys, results]` of some keys, from the results that have a number for each of them."""

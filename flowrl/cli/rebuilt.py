@@ -18,7 +18,7 @@ from flowrl.trainer.config import Configuration, build_config, load_config_file
 from flowrl.trainer.plan_end import with_end
 from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.progress import Budget
-from flowrl.trainer.run_info import BUILTIN, counts_of_budgets, read_about
+from flowrl.trainer.run_info import BUILTIN, counts_of_budgets, plan_text, read_about
 
 log = logging.getLogger("flowrl")
 
@@ -67,6 +67,6 @@ def _plan(run: Path, about: Mapping[str, Any]) -> Path:
     if not source.is_file():
         log.warning("%s is gone: using the copy in the run directory, %s", source, copy)
         return copy
-    if source.read_text("utf-8") != copy.read_text("utf-8"):
+    if plan_text(source) != plan_text(copy):
         log.warning("%s has changed since the run began; as it was: --plan %s", source, copy)
     return source

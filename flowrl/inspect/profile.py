@@ -23,6 +23,7 @@ import attrs
 
 from flowrl.engine.ledger import DRIVER, FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account, Ledger
 from flowrl.errors import ConfigError
+from flowrl.saved import fits
 
 #: The layout of a profile in a file.
 LAYOUT = 1
@@ -487,10 +488,16 @@ class Profile:
             stalls = tuple(map(str, values.get("stalls", ())))
             before, counter = float(values["before"]), str(values["counter"])
             made = cls(Ledger.of(values["ledger"]), before, counter, recent, stalls)
+            for each in filter(None, (made.ledger, recent)):
+                stages = [
+                    (*map(about.get, ("kind", "in_flight", "workers", "part")),) for about in each.stages.values()
+                ]
+                if not fits(each, Ledger) or not fits(stages, list[tuple[str, int, int, list[str] | None]]):
+                    raise ValueError("its ledger has values of other types")
             made.lines()  # fails for values of other types
             made.activity()
             return made
-        except (TypeError, KeyError, ValueError, AttributeError) as error:
+        except (TypeError, LookupError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"it is no profile: {type(error).__name__}: {error}") from error
 
 

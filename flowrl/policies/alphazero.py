@@ -75,9 +75,9 @@ class AlphaZeroPolicy(Policy):
         """The network, how it learns, and the search."""
 
         hidden: tuple[int, ...] = sizes(128, 128, meaning="sizes of the hidden layers of the network")
-        simulations: int = at_least_one(50, "simulations of a search")
+        simulations: int = at_least_one(50, "simulations of a search", most=1_000_000)
         eval_simulations: int | None = at_least_one(
-            None, "simulations of a search in evaluations; None: simulations", resume="free"
+            None, "simulations of a search in evaluations; None: simulations", most=1_000_000, resume="free"
         )
         c_puct: float = positive(1.5, "how much a search explores", resume="fork")
         root_noise: float = fraction(0.25, "share of Dirichlet noise in the prior of the root", resume="fork")

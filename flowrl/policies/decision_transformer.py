@@ -108,7 +108,7 @@ class DecisionTransformerPolicy(Policy):
         return_scale: float = positive(1000.0, "returns are divided by it")
         context: int = positive(20, "steps that it sees")
         units: int = positive(128, "width of the transformer, a multiple of 4")
-        layers: int = positive(3, "layers of the transformer")
+        layers: int = positive(3, "layers of the transformer", most=1_000)
         learning_rate: NumberOrSchedule = 1e-4
         grad_clip: float | None = 0.25
 

@@ -22,7 +22,7 @@ from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Policy, ValueActing
 from flowrl.policies.sampling import argmax_sample, eps_greedy_sample
 from flowrl.schedules import NumberOrSchedule, Schedule, linear_schedule, schedule
-from flowrl.settings import Settings, fraction, positive, scheduled, setting, sizes
+from flowrl.settings import STEPS, Settings, fraction, positive, scheduled, setting, sizes
 
 
 def best_action(
@@ -74,7 +74,7 @@ class EpsilonSettings(Settings):
 
     epsilon_start: NumberOrSchedule = scheduled(1.0, "probability of a random action at the start", most=1)
     epsilon_end: float = fraction(0.04, "probability of a random action at the end of its schedule", resume="fork")
-    epsilon_steps: int = positive(10_000, "env steps over which epsilon changes", resume="fork")
+    epsilon_steps: int = positive(10_000, "env steps over which epsilon changes", most=STEPS, resume="fork")
 
     @property
     def epsilon(self) -> Schedule:

@@ -138,7 +138,7 @@ class InNumpyMuZero:
 class UnrollSettings(Settings):
     """How the model is unrolled in learning, and how far rewards are summed."""
 
-    unroll_steps: int = at_least_one(5, "steps that learning unrolls the model over")
+    unroll_steps: int = at_least_one(5, "steps that learning unrolls the model over", most=10_000)
     n_step: int = at_least_one(10, "rewards summed in a value target before it bootstraps, within a sequence")
 
 
@@ -169,9 +169,9 @@ class MuZeroPolicy(Policy):
             "values and rewards are distributions over -size .. size, on a square-root scale; in a game for two, whose "
             "outcomes should be in that range, on a linear one",
         )
-        simulations: int = at_least_one(8, "simulations of a search")
+        simulations: int = at_least_one(8, "simulations of a search", most=1_000_000)
         eval_simulations: int | None = at_least_one(
-            None, "simulations of a search in evaluations; None: simulations", resume="free"
+            None, "simulations of a search in evaluations; None: simulations", most=1_000_000, resume="free"
         )
         considered_actions: int = at_least_one(16, "actions that a search considers at its root", resume="fork")
         visit_offset: float = positive(50.0, "c_visit of the scale of Q against logits", resume="fork")

@@ -39,7 +39,7 @@ class ActorAndCriticsSettings(Policy.Settings):
 class EnsembleSettings(Settings):
     """The critics, in plans that let their number be chosen."""
 
-    critics: int = positive(2, "number of critics")
+    critics: int = positive(2, "number of critics", most=1_000)
 
 
 class QActorCriticPolicy(Policy):

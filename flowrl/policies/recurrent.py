@@ -42,7 +42,7 @@ class MemorySettings(Settings):
     recurrent: Cell | None = setting("lstm", "memory before the hidden layers: lstm, gru, or gtrxl, a transformer")
     memory_size: int = positive(64, "units of the memory; of gtrxl a multiple of 4")
     memory_steps: int = positive(64, "gtrxl: steps that a layer looks back")
-    memory_layers: int = positive(1, "gtrxl: number of layers")
+    memory_layers: int = positive(1, "gtrxl: number of layers", most=1_000)
 
     @property
     def cell(self) -> Cell | None:

@@ -30,7 +30,9 @@ class REDQPolicy(SACPolicy):
     class Settings(DelaySettings, SACPolicy.Settings):
         """The settings of `SACPolicy`, and what makes many updates per env step safe."""
 
-        target_critics: int = positive(2, "critics, drawn anew in every update, whose minimum is the target")
+        target_critics: int = positive(
+            2, "critics, drawn anew in every update, whose minimum is the target", most=1_000
+        )
         policy_delay: int = 20
         dropout: float = setting(
             0.0,

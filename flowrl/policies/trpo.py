@@ -62,9 +62,11 @@ class TRPOPolicy(ActorCriticPolicy):
         learning_rate: NumberOrSchedule = 1e-3
         grad_clip: float | None = None
         max_kl: float = positive(0.01, "KL divergence δ that an update of the policy may reach", resume="fork")
-        cg_steps: int = at_least_one(15, "products with the Fisher matrix in the search for a direction")
+        cg_steps: int = at_least_one(
+            15, "products with the Fisher matrix in the search for a direction", most=1_000_000
+        )
         cg_damping: float = not_negative(0.1, "damping λ, added to the diagonal of the Fisher matrix")
-        line_search_steps: int = at_least_one(10, "lengths of the step that are tried")
+        line_search_steps: int = at_least_one(10, "lengths of the step that are tried", most=1_000_000)
         line_search_shrink: float = proper_fraction(0.8, "factor from one length to the next")
 
     settings: Settings

@@ -132,9 +132,28 @@ def read_json(path: Path) -> Any:
     return parse_json(read_file(path))
 
 
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, without a last one that is still being written.
+
+    Raises: OSError, also for a line of more than `LARGEST` bytes.
+    """
+    with opened(path) as file:
+        while (line := file.readline(LARGEST + 1)).endswith(b"\n"):
+            yield line
+        if len(line) > LARGEST:
+            raise OSError(errno.EFBIG, f"it has a line of more than {LARGEST:,} bytes", str(path))
+
+
 def parse_json(text: str | bytes) -> Any:
     """The value in JSON that somebody else may have written. Raises: ValueError: see `read_json`."""
-    return _shallow(text, json.loads)
+    return _shallow(text, lambda text: json.loads(text, parse_int=_whole))
+
+
+def _whole(digits: str) -> int:
+    """A number that fits into 64 bits, as all that are written, so that every reader can count with it."""
+    if len(digits) > 21 or abs(number := int(digits)) >= 2**64:
+        raise ValueError(f"it has a whole number of {len(digits)} digits")
+    return number
 
 
 def read_yaml(path: Path) -> Any:

@@ -21,6 +21,7 @@ from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import (
     LARGEST,
     POLICY_SETTINGS,
+    STEPS,
     Option,
     PolicySettings,
     at_least_one,
@@ -71,6 +72,7 @@ class Configuration(PolicySettings, Option):
         None,
         "seeds of the episodes, dealt to the environments in turn and repeated; None: new ones derived from seed",
         range="one or more",
+        most=LARGEST - 1,
         validator=validators.optional(validators.min_len(1)),
     )
     #: A table says what stands where a key is missing, {"lives": 0}; else that is an error.
@@ -83,17 +85,22 @@ class Configuration(PolicySettings, Option):
     )
     eval_wrappers: list[str] | None = setting(None, "wrappers of evaluation environments; None: wrappers")
     eval_env_manager: str | None = setting(None, "env_manager of evaluations; None: env_manager with its arguments")
-    num_workers: int = not_negative(0, "Ray processes that sample; 0: this process samples", resume="grouping")
-    envs_per_worker: int = at_least_one(8, "environments per worker", resume="grouping")
+    num_workers: int = not_negative(
+        0, "Ray processes that sample; 0: this process samples", most=10_000, resume="grouping"
+    )
+    envs_per_worker: int = at_least_one(8, "environments per worker", most=1_000_000, resume="grouping")
     #: The stream depends on the groups, not on the number of workers.
     env_groups: int | None = at_least_one(
         None,
         "groups that the environments of all workers form, each acting as one batch; None: one per worker",
+        most=10_000,
         resume="grouping",
     )
     worker_cpus: float = not_negative(1.0, "logical cores that each worker process reserves", resume="free")
     worker_gpus: float = not_negative(0.0, "GPUs that each worker reserves; with 0 it acts on the CPU", resume="free")
-    worker_memory: int = not_negative(0, "bytes of memory that each worker reserves; 0: no reservation", resume="free")
+    worker_memory: int = not_negative(
+        0, "bytes of memory that each worker reserves; 0: no reservation", most=STEPS, resume="free"
+    )
     worker_resources: dict[str, float] = setting(
         attrs.Factory(dict), "custom Ray resources that each worker reserves, by name", resume="free"
     )
@@ -107,14 +114,18 @@ class Configuration(PolicySettings, Option):
     #: "host:port", "ray://host:port", or "auto" on one of its machines; None: a local Ray, for as long as needed.
     address: str | None = setting(None, "Ray cluster that actors run on; None: a local Ray", resume="free")
     torch_threads: int = at_least_one(
-        1, "threads of torch and numpy in this process; more than one pays for large networks only", resume="rounding"
+        1,
+        "threads of torch and numpy in this process; more than one pays for large networks only",
+        most=1_024,
+        resume="rounding",
     )
     eval_episodes: int = at_least_one(
-        5, "episodes of an evaluation; with --stop-return there are goal_episodes", resume="free"
+        5, "episodes of an evaluation; with --stop-return there are goal_episodes", most=1_000_000, resume="free"
     )
     goal_episodes: int = at_least_one(
         100,
         "episodes of an evaluation that decides about --stop-return, and as many more on fresh seeds",
+        most=1_000_000,
         resume="free",
     )
     eval_train_ratio: float = not_negative(
@@ -127,12 +138,14 @@ class Configuration(PolicySettings, Option):
     eval_every: int | None = not_negative(
         None,
         "least env steps between evaluations, 0: none; None: 1/10 of the budget; none in a Trainer without out",
+        most=STEPS,
         resume="free",
     )
     #: A `Trainer` saves only in `save`.
     checkpoint_every: int | None = at_least_one(
         None,
         "env steps between checkpoints of `flowrl run`; None: none with checkpoint_seconds, else eval_every or 10 000",
+        most=STEPS,
         resume="free",
     )
     checkpoint_seconds: float | None = positive(

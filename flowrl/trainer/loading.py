@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections import deque
@@ -18,13 +17,13 @@ from flowrl.policies.weights import load_weights, policy_about
 from flowrl.saved import Saved, shown
 from flowrl.settings import resumable
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint, verify_checkpoint
-from flowrl.storage.files import MANIFEST, opened
+from flowrl.storage.files import MANIFEST, opened, parse_json
 from flowrl.trainer.config import build_config, load_config_file
 from flowrl.trainer.directory import builtin
 from flowrl.trainer.init_from import one_of_several
 from flowrl.trainer.plan_file import PlanFile, builtin_plans, load_plan_file
 from flowrl.trainer.resume import EarlierRun
-from flowrl.trainer.run_info import BUILTIN, read_about
+from flowrl.trainer.run_info import BUILTIN, plan_text, read_about
 from flowrl.trainer.trained_policy import TrainedPolicy
 from flowrl.trainer.trainer import Trainer, named
 from flowrl.trainer.trust import LATER, Trust, check_trust, code_in
@@ -250,12 +249,9 @@ def trainer_of(run: Path) -> type[Trainer]:
 def _plan_of(run: Path) -> Path:
     """The plan of a run: its original file or the built-in one if unchanged, else the copy in the directory."""
     about = read_about(run)
-    try:
-        text = (run / "plan.py").read_text(encoding="utf-8")
-        places = [BUILTIN / f"{about['plan']}.py", Path(about["path"])]
-        same = [place for place in places if place.is_file() and place.read_text(encoding="utf-8") == text]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{run} does not say which plan it ran: {error}") from error
+    text = plan_text(run / "plan.py")
+    places = [BUILTIN / f"{about['plan']}.py", Path(about["path"])]
+    same = [place for place in places if place.is_file() and plan_text(place) == text]
     return (same[0] if same else run / "plan.py").resolve()
 
 
@@ -264,7 +260,7 @@ def _env_steps(run: Path) -> int:
     try:
         with opened(run / "metrics.jsonl") as file:
             last = deque(file, maxlen=1)[-1]
-        return int(json.loads(last)["env_steps"])
+        return int(parse_json(last)["env_steps"])
     except (OSError, IndexError, KeyError, TypeError, ValueError, RecursionError, OverflowError):
         return 0
 
@@ -315,7 +311,7 @@ def plan_file_of(run: EarlierRun, name: str | None = None) -> PlanFile:
     if not source.is_file():
         log.warning("%s is gone: using the copy in the run directory, %s", source, copy)
         source = copy
-    elif not copy.is_file() or source.read_text("utf-8") != copy.read_text("utf-8"):
+    elif not copy.is_file() or plan_text(source) != plan_text(copy):
         raise ConfigError(
             f"{source} has changed since the run began; to go on with it as it is now: "
             f"flowrl run {source} --resume {run.path}; as it was: flowrl run {copy} --resume {run.path}"

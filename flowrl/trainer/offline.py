@@ -43,7 +43,7 @@ class OfflineConfig(Configuration):
     normalize_obs: bool = setting(False, "normalize observations to mean 0, deviation 1, by the dataset's statistics")
     report_every: int = positive(500, "updates between results")
     prefetch: int = not_negative(
-        0, "batches that a thread reads ahead of learning, with the same results; 0: no thread"
+        0, "batches that a thread reads ahead of learning, with the same results; 0: no thread", most=10_000
     )
 
     def edit(self, plan: Plan, workers: Any) -> Plan:

@@ -25,7 +25,7 @@ from flowrl.blas import blas_threads
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.trainer.config import Configuration
-from flowrl.trainer.run_info import BUILTIN
+from flowrl.trainer.run_info import BUILTIN, plan_text
 from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def load_plan_file(name_or_path: str | Path) -> PlanFile:
     """
     path = _find(str(name_or_path))
     module = _import(path)
-    return PlanFile(path.stem, path, module, _trainer(path, module), path.read_text(encoding="utf-8"))
+    return PlanFile(path.stem, path, module, _trainer(path, module), plan_text(path))
 
 
 def _trainer(path: Path, module: ModuleType) -> type[Trainer]:
@@ -154,7 +154,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    text = path.read_bytes()
+    text = plan_text(path).encode()
     name = f"flowrl_plan_{path.stem}_{hashlib.sha256(str(path).encode() + text).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowrl.errors import ConfigError
+from flowrl.saved import fits, shown, words
 from flowrl.settings import resumable
-from flowrl.storage.files import opened, plain, read_json
+from flowrl.storage.files import parse_json, plain, read_file, read_json, read_lines
 from flowrl.trainer.config import Configuration, grouping
 from flowrl.trainer.progress import Budget
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 #: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
 BUILTIN = Path(__file__).parents[1] / "plans"
+
+
+#: What a run.json may have, besides what nobody reads.
+_ABOUT: dict[str, Any] = {
+    **dict.fromkeys(("plan", "path", "processor", "plan_hash"), str),
+    "builtin": bool,
+    "stop": dict[str, Any],
+    "versions": dict[str, str | None],
+    "inserts": list[str],
+    "earlier": list[dict[str, Any]],
+    "fork": dict[str, Any],
+    "again": int,
+}
 
 
 def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
@@ -119,14 +132,29 @@ def read_about(path: Path) -> dict[str, Any]:
     """
     file = path / "run.json"
     try:
-        about: dict[str, Any] = read_json(file)
-        return {**about, "plan": str(about["plan"]), "path": str(about["path"])}
+        about: dict[str, Any] = dict(read_json(file))
+        for name, kind in _ABOUT.items():
+            if (name in about or name in ("plan", "path")) and not fits(about[name], kind):
+                raise ValueError(f"{name} is {shown(about[name])}, expected {words(kind)}")
+        if not fits(Budget(**about.get("stop", {})), Budget):
+            raise ValueError(f"stop is {shown(about['stop'])}, expected the bounds of a run")
+        return about
     except OSError as error:
         raise ConfigError(f"{path} does not say which plan it ran: {file}: {error.strerror or error}") from error
     except ValueError as error:
         raise ConfigError(f"{file} is malformed: {error}") from error
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{file} is malformed: {error!r}") from error
+
+
+def plan_text(path: Path) -> str:
+    """The text of a plan's file. Raises: ConfigError: it cannot be read."""
+    try:
+        return read_file(path).decode()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text: {error}") from error
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -137,19 +165,15 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """
     file = path / "metrics.jsonl"
     try:
-        with opened(file) as results:
-            text = results.read().decode()
+        return [_result(line, f"{file}, line {number}") for number, line in enumerate(read_lines(file), 1)]
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{file} is malformed: {error}") from error
-    return [_result(line, f"{file}, line {number}") for number, line in enumerate(text.split("\n")[:-1], 1)]
 
 
-def _result(line: str, where: str) -> dict[str, Any]:
+def _result(line: bytes, where: str) -> dict[str, Any]:
     try:
-        result = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        result = parse_json(line)
+    except ValueError as error:
         raise ConfigError(f"{where} is malformed: {error}") from error
     if not isinstance(result, dict):
         raise ConfigError(f"{where} is malformed: it is a {type(result).__name__}, expected a result")

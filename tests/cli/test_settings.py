@@ -42,6 +42,18 @@ def test_every_setting_of_a_built_in_plan_is_declared_with_its_meaning_and_shown
     assert [field.name for field in listed if not field.metadata.get("meaning")] == []
 
 
+@pytest.mark.parametrize("plan", builtin_plans())
+def test_every_whole_number_of_a_plan_has_a_most(plan: str) -> None:
+    """X4: one that is a slip of the keyboard neither runs for ever nor asks for all memory, but for seeds."""
+    config = load_plan_file(plan).Config
+    fields = [field for _, fields in sections(config) for field in fields if "int" in str(field.type)]
+    for field in fields:
+        if field.name not in ("seed", "episode_seeds") and "dict" not in str(field.type):
+            several = "tuple" in str(field.type) or "list" in str(field.type)
+            with pytest.raises(ConfigError, match=f"^{field.name}=.*: expected at most [0-9,]+$"):
+                build_config(config, {field.name: [10**18] if several else 10**18})
+
+
 def test_type_default_range_and_meaning_are_shown_the_plans_own_first() -> None:
     rows = shown("dqn")
     assert rows["gamma"] == ["float", "0.99", "0 .. 1", "discount per step"]

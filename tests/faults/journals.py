@@ -119,6 +119,27 @@ FAULTS = [
         RERUN + "test_a_run_whose_journal_has_another_version_goes_on_without_it",
     ),
     Fault(
+        "E14",
+        "flowrl/storage/files.py",
+        "lambda text: json.loads(text, parse_int=_whole)",
+        "json.loads",
+        "tests/storage/test_files.py::test_a_number_that_no_reader_could_count_with_is_refused",
+    ),
+    Fault(
+        "E14",
+        "flowrl/storage/files.py",
+        "file.readline(LARGEST + 1)",
+        "file.readline()",
+        "tests/storage/test_files.py::test_a_line_without_end_is_not_read",
+    ),
+    Fault(
+        "X4",
+        "flowrl/settings.py",
+        "type(each) is int and each > most",
+        "False",
+        "tests/cli/test_settings.py::test_every_whole_number_of_a_plan_has_a_most",
+    ),
+    Fault(
         "X4",
         "flowrl/trainer/config.py",
         "if abs(value) >= LARGEST:",

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.storage.files import json_text, plain, replacing, write
+from flowrl.storage import files
+from flowrl.storage.files import json_text, parse_json, plain, read_lines, replacing, write
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -31,3 +32,20 @@ def test_values_become_json() -> None:
         "minus": None, "array": [0, 1], "tensor": 1.5, "pair": [1, [2.0]], "3": str(object),
     }  # fmt: skip
     assert plain(values) == json.loads(json_text(values)) == expected
+
+
+def test_a_line_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E14, D19."""
+    (tmp_path / "lines").write_text("one\ntwo\nunfinished")
+    assert list(read_lines(tmp_path / "lines")) == [b"one\n", b"two\n"]
+    monkeypatch.setattr(files, "LARGEST", 5)
+    with pytest.raises(OSError, match="it has a line of more than 5 bytes"):
+        list(read_lines(tmp_path / "lines"))
+
+
+@pytest.mark.parametrize("number", [10**400, 2**64, -(2**64)])
+def test_a_number_that_no_reader_could_count_with_is_refused(number: int) -> None:
+    """E14."""
+    assert parse_json(f"[{2**64 - 1}, -1]") == [2**64 - 1, -1]
+    with pytest.raises(ValueError, match="it has a whole number of"):
+        parse_json(f'{{"a": [{number}]}}')

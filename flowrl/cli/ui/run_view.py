@@ -23,7 +23,7 @@ from flowrl.cli.curves import Numbers, find_runs
 from flowrl.engine.ledger import Account
 from flowrl.errors import ConfigError
 from flowrl.inspect.profile import LEAST_GAIN, MOST_CHANGES, Profile
-from flowrl.storage.files import opened, read_file, read_json
+from flowrl.storage.files import opened, parse_json, read_file, read_json
 from flowrl.trainer.directory import PROFILE
 
 #: Most points of a curve, bars of a histogram, keys of results, films, and bytes of the log.
@@ -89,8 +89,8 @@ class Results:
     def _take(self, line: bytes) -> None:
         self.count += 1
         try:
-            items = json.loads(line).items()
-        except (ValueError, AttributeError, RecursionError):
+            items = parse_json(line).items()
+        except (ValueError, AttributeError):
             self.problem = f"{self.path.name}, line {self.count} is no result"
             return
         for key, value in items:
