@@ -76,8 +76,8 @@ class Trainer:
     With `eval_every=n`, results get the entries of `flowrl.operators.Evaluate` every n env steps.
 
     With `out`, the run is kept in that directory, as `flowrl run` keeps it: configuration, results as they come,
-    regular checkpoints, the best policy and the last. `flowrl.load(out)` loads the policy, `flowrl.resume(out)` trains
-    on.
+    regular checkpoints, the best policy and the last. It evaluates as that does, unless `eval_every=0`.
+    `flowrl.load(out)` loads the policy, `flowrl.resume(out)` trains on.
 
     Args:
         env: A name as in `Config.env`, a callable, or an environment object such as a gymnasium VectorEnv.
