@@ -120,8 +120,12 @@ def same_setting(key: str, then: Any, now: Any) -> bool:
 
 def counts_of_budgets(about: Mapping[str, Any], clock: str) -> set[tuple[str, float]]:
     """The counts that the budgets of a run had, also those before it was resumed: see `Budget.counts`."""
+    return set().union(*(budget.counts(clock) for budget in _budgets(about)))
+
+
+def _budgets(about: Mapping[str, Any]) -> list[Budget]:
     stops = [stop for each in (*about.get("earlier", ()), about) for stop in (*each.get("stops", ()), each.get("stop"))]
-    return set().union(*(Budget(**(stop or {})).counts(clock) for stop in stops))
+    return [Budget(**(stop or {})) for stop in stops]
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -136,8 +140,9 @@ def read_about(path: Path) -> dict[str, Any]:
         for name, kind in _ABOUT.items():
             if (name in about or name in ("plan", "path")) and not fits(about[name], kind):
                 raise ValueError(f"{name} is {shown(about[name])}, expected {words(kind)}")
-        if not fits(Budget(**about.get("stop", {})), Budget):
-            raise ValueError(f"stop is {shown(about['stop'])}, expected the bounds of a run")
+        budgets = _budgets(about)
+        if not fits([(each, each.goal) for each in budgets], list[tuple[Budget, float | dict[str, float] | None]]):
+            raise ValueError(f"stop is {shown(about.get('stop'))}, expected the bounds of a run")
         return about
     except OSError as error:
         raise ConfigError(f"{path} does not say which plan it ran: {file}: {error.strerror or error}") from error
@@ -177,4 +182,4 @@ def _result(line: bytes, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} is malformed: {error}") from error
     if not isinstance(result, dict):
         raise ConfigError(f"{where} is malformed: it is a {type(result).__name__}, expected a result")
-    return result
+    return dict(plain(result))  # NaN, which JSON does not have, is no value
