@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from common import print_machine
 
-from flowrl.cli.autotune import Search, Trial, Turn, total
+from flowrl.cli.autotune import Measurement, Trial, Tuner, total
 from flowrl.trainer.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.timed_envs import TimedEnv, heavy_tailed
@@ -77,7 +77,7 @@ WORKLOADS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def exhaustive(search: Search, rounds: int) -> dict[tuple[int, ...], float]:
+def exhaustive(search: Tuner, rounds: int) -> dict[tuple[int, ...], float]:
     """The median pace of every point, in turns of a moment."""
     counts = [[number for number, option in enumerate(knob.options) if not option.changes] for knob in search.knobs]
     found = {}
@@ -101,7 +101,7 @@ def main() -> None:
         if not name.startswith(options.only):
             continue
         plan_file = load_plan_file(plan)
-        search = Search(plan_file, build_config(plan_file.Config, settings))
+        search = Tuner(plan_file, build_config(plan_file.Config, settings))
         search.run()
         print(f"\n== {name}", flush=True)
         print("\n".join(search.lines()))
@@ -116,12 +116,12 @@ def main() -> None:
         print(f"{name}: the choice has {worst:.2f} of the pace of the best of {len(found)}, side by side", flush=True)
 
 
-def beside(search: Search, rival: tuple[int, ...], rounds: int) -> float:
+def beside(search: Tuner, rival: tuple[int, ...], rounds: int) -> float:
     """The pace of the choice as a share of another one's, in turns."""
     with Trial(search.plan_file, search.chosen) as mine, Trial(search.plan_file, search.at(rival)) as other:
         mine.warm_up(120)
         other.warm_up(120)
-        turns: dict[Trial, list[Turn]] = {mine: [], other: []}
+        turns: dict[Trial, list[Measurement]] = {mine: [], other: []}
         for turn in range(2 * rounds):
             for each in (mine, other) if turn % 2 else (other, mine):
                 turns[each].append(each.turn())

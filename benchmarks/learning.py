@@ -60,8 +60,8 @@ from learning_tasks import EXPERTS, RANDOM, TASKS, Task
 
 import flowrl
 from flowrl.cli.plot import draw_profiles, save
-from flowrl.cli.scores import Scores, between, markdown
-from flowrl.cli.seeds import Children
+from flowrl.cli.scores import ScoreTable, between, markdown
+from flowrl.cli.seeds import ChildProcesses
 from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.rollout import NashConv, nash_conv, payoffs
 from flowrl.storage.files import write
@@ -77,7 +77,7 @@ MODULES = {name: name for name in ("minatar", "minigrid", "mujoco")} | {"box2d":
 #: Seeds that were run, a line each.
 RECORD = Path(HERE) / "learning.csv"
 #: The runs, which end at their next step if this process is told to, and at once if it is gone.
-CHILDREN = Children()
+CHILDREN = ChildProcesses()
 #: Seconds after which a peer's seed is given up.
 DEADLINE = 4 * 3600
 #: Seeds that run at a time make demonstrations once.
@@ -407,7 +407,7 @@ def report(file: Path, chosen: Mapping[str, Task], profile: Path | None) -> str:
             reached = -line.env_steps if line.ended == "goal" else float("-inf")
             steps.setdefault(algorithm, {}).setdefault(f"{world_of(task)} to {task.goal:g}", []).append(reached)
     scaled = {name: {world: of[world] for world in of if world in goals} for name, of in returns.items()}
-    on_scale = Scores({name: of for name, of in scaled.items() if of}, goals)
+    on_scale = ScoreTable({name: of for name, of in scaled.items() if of}, goals)
     if profile and not on_scale.runs:
         raise SystemExit("a profile needs a task with a goal, in one of " + ", ".join(RANDOM))
     if profile:
@@ -415,10 +415,10 @@ def report(file: Path, chosen: Mapping[str, Task], profile: Path | None) -> str:
     seen = len(now) - len(fresh)
     left_out = f"Left out: {len(lines) - len(now)} of other settings, {seen} that settings were chosen on."
     titled = [
-        (f"{len(fresh)} seeds. {left_out}", Scores(returns).by_task()),
+        (f"{len(fresh)} seeds. {left_out}", ScoreTable(returns).by_task()),
         ("Over tasks, from 0, the return of random actions, to 1, the highest goal:", on_scale.over_tasks()),
-        ("More return:", Scores(returns).improvements()),
-        ("Fewer env steps until the goal, which a run without it takes for ever:", Scores(steps).improvements()),
+        ("More return:", ScoreTable(returns).improvements()),
+        ("Fewer env steps until the goal, which a run without it takes for ever:", ScoreTable(steps).improvements()),
     ]
     return "\n".join(f"{title}\n\n{markdown(rows)}" for title, rows in titled if len(rows) > 1)
 

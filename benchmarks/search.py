@@ -30,7 +30,7 @@ from flowrl.envs.games import GameModel, make
 from flowrl.policies.in_numpy import log_softmax
 from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.sampling import Array
-from flowrl.policies.search import Evaluate, Imagined, gumbel_search, softmax, tree_search
+from flowrl.policies.search import Evaluate, ModelStep, gumbel_search, softmax, tree_search
 from tests.policies import one_tree
 
 #: Trees that the loop searches in a round.
@@ -75,14 +75,14 @@ class Learned:
         draw, shapes = np.random.default_rng(0), ((73, 64), (64, 64 + 1 + 9 + 1))
         self._first, self._second = (draw.normal(size=shape, scale=0.2).astype(np.float32) for shape in shapes)
         self._one_hot = np.eye(9, dtype=np.float32)
-        self._met: Imagined
+        self._met: ModelStep
 
-    def imagine(self, latent: Array, action: Array) -> Imagined:
+    def imagine(self, latent: Array, action: Array) -> ModelStep:
         outputs = np.maximum(np.concatenate([latent, self._one_hot[action]], 1) @ self._first, 0) @ self._second
         latent, reward, logits, value = np.split(outputs, (64, 65, 74), 1)
-        return Imagined(np.tanh(latent), reward[:, 0], logits, np.tanh(value[:, 0]))
+        return ModelStep(np.tanh(latent), reward[:, 0], logits, np.tanh(value[:, 0]))
 
-    def roots(self, trees: int) -> Imagined:
+    def roots(self, trees: int) -> ModelStep:
         """What it thinks of states at random."""
         before = np.random.default_rng(1).normal(size=(trees, 64)).astype(np.float32)
         return self.imagine(before, np.zeros(trees, np.int64))

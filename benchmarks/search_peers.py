@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.policies.search import Imagine, Imagined
+from flowrl.policies.search import Imagine, ModelStep
 
-Search = Callable[[Imagined, Imagine, int], Any]
+Search = Callable[[ModelStep, Imagine, int], Any]
 """Makes so many simulations from roots, and returns their visits `[N, A]`."""
 
 DISCOUNT = 0.99
@@ -48,7 +48,7 @@ def search(
     results: Any,
     back_up: Any,
     bounds: Any,
-    root: Imagined,
+    root: ModelStep,
     imagine: Imagine,
     n: int,
 ) -> Any:
@@ -64,7 +64,7 @@ def search(
     return roots.get_distributions()
 
 
-def planted(tree: Any, root: Imagined, *told: Any) -> Any:
+def planted(tree: Any, root: ModelStep, *told: Any) -> Any:
     """Roots where all actions are legal, without noise."""
     count, actions = root.logits.shape
     roots = tree.Roots(count, [list(range(actions))] * count)
@@ -72,7 +72,7 @@ def planted(tree: Any, root: Imagined, *told: Any) -> Any:
     return roots
 
 
-def bounded(tree: Any, root: Imagined) -> Any:
+def bounded(tree: Any, root: ModelStep) -> Any:
     """What a tree in C++ knows of the smallest and the largest values."""
     bounds = tree.MinMaxStatsList(len(root.value))
     bounds.set_delta(DELTA)
@@ -84,7 +84,7 @@ def puct(python: bool) -> Search:
     tree = trees("ptree.ptree_mz" if python else "ctree.ctree_muzero.mz_tree")
     results = tree.SearchResults if python else tree.ResultsWrapper
 
-    def searched(root: Imagined, imagine: Imagine, simulations: int) -> Any:
+    def searched(root: ModelStep, imagine: Imagine, simulations: int) -> Any:
         bounds = trees("ptree.minimax").MinMaxStatsList(len(root.value)) if python else bounded(tree, root)
         roots = planted(tree, root, root.reward, root.logits)
         walk = partial(tree.batch_traverse, roots, C_BASE, C_INIT, DISCOUNT, bounds)
@@ -97,7 +97,7 @@ def gumbel() -> Search:
     """Gumbel MuZero's search, with the tree in C++; there is none in Python."""
     tree = trees("ctree.ctree_gumbel_muzero.gmz_tree")
 
-    def searched(root: Imagined, imagine: Imagine, simulations: int) -> Any:
+    def searched(root: ModelStep, imagine: Imagine, simulations: int) -> Any:
         bounds = bounded(tree, root)
         roots = planted(tree, root, root.reward, root.value, root.logits)
         walk = partial(tree.batch_traverse, roots, simulations, CONSIDERED, DISCOUNT)

@@ -86,6 +86,7 @@ NAMES = {
     **{f"flowrl.config:{name}": f"flowrl.settings:{name}" for name in ("at_least_one", "fraction", "not_negative")},
     **{f"flowrl.config:{name}": f"flowrl.settings:{name}" for name in ("positive", "scheduled", "sizes")},
     "flowrl.schedules:Setting": "flowrl.schedules:NumberOrSchedule",
+    "flowrl.rollout.match_making:Opponent": "flowrl.rollout.match_making:Rival",
     "flowrl.rollout:Aggregators": "flowrl.learners:Aggregators",
     "flowrl.rollout:LearnerGroup": "flowrl.learners:LearnerGroup",
 }

@@ -39,7 +39,7 @@ _CUTS = ("cut_episodes", "env_faults", "worker_restarts")
 
 
 @operator
-class Contract:
+class OperatorCheck:
     """Base of the contracts: subclasses check a batch, of a policy by its name where an item has several.
 
     Args:
@@ -65,7 +65,7 @@ class Contract:
 
 
 @operator
-class CheckFinite(Contract):
+class CheckFinite(OperatorCheck):
     """Refuses numbers that are NaN, infinite or too large for float32; columns of `info` may hold anything.
 
     Raises: ContractError.
@@ -91,7 +91,7 @@ most 3.4e+38, as float32 holds
 
 
 @operator
-class CheckEpisodes(Contract):
+class CheckEpisodes(OperatorCheck):
     """Refuses rows of a seat that are not its steps, each once and in order (T1, M5).
 
     In an episode `t` grows by one; no row follows the end of its episode, as the one does that only resets an
@@ -143,7 +143,7 @@ class CheckEpisodes(Contract):
 
 
 @operator
-class CheckActions(Contract):
+class CheckActions(OperatorCheck):
     """Refuses actions outside the action space, and those that the `action_mask` of their observation forbids.
 
     Args:
@@ -197,7 +197,7 @@ class CheckActions(Contract):
 
 
 @operator
-class CheckLogRatios(Contract):
+class CheckLogRatios(OperatorCheck):
     """Refuses rows with |log π(a|s) − log μ(a|s)| > `most`: actions that the policy could hardly have drawn (G7).
 
     μ is the policy that acted, by the column `logp`; π is the present one.
@@ -227,7 +227,7 @@ class CheckLogRatios(Contract):
 
 
 @operator
-class CheckPriorities(Contract):
+class CheckPriorities(OperatorCheck):
     """Refuses priorities, of `TrainOneStep` for `UpdatePriorities`, that are negative or not finite.
 
     Raises: ContractError.
@@ -282,9 +282,9 @@ def with_contracts(plan: Plan, site: str = "flowrl run --debug") -> Plan:
     return rebuilt(plan, checked)
 
 
-def _that_apply(schema: Schema, spaces: Mapping[str, Any], across: bool | None) -> list[Contract]:
+def _that_apply(schema: Schema, spaces: Mapping[str, Any], across: bool | None) -> list[OperatorCheck]:
     """The contracts for items of a schema; `across` as of `CheckEpisodes`, None where episodes are not followed."""
-    found: list[Contract] = []
+    found: list[OperatorCheck] = []
     parts = [schema, *filter(None, (schema.of, *(schema.each or ()), *(schema.policies or {}).values()))]
     if any(each.open or any(column.dtype[:5] == "float" for column in each.columns.values()) for each in parts):
         found.append(CheckFinite())

@@ -63,7 +63,7 @@ SIZE = "envs_per_process"
 
 
 @attrs.frozen
-class Option:
+class Choice:
     """Values of settings that belong together, and what they change of the results; "": nothing (E8)."""
 
     settings: Settings
@@ -78,16 +78,16 @@ class Option:
 class Knob:
     """Options that exclude each other, the simplest first; the given settings are one of them."""
 
-    options: tuple[Option, ...]
+    options: tuple[Choice, ...]
     given: int
 
     @classmethod
-    def of(cls, given: Settings, others: Sequence[Option]) -> Knob:
+    def of(cls, given: Settings, others: Sequence[Choice]) -> Knob:
         """The knob with the given settings, and others, which change nothing if they are the same."""
-        options = [Option(given) if each.settings == given else each for each in others]
-        if Option(given) not in options:
-            options.insert(0, Option(given))
-        return cls(tuple(options), options.index(Option(given)))
+        options = [Choice(given) if each.settings == given else each for each in others]
+        if Choice(given) not in options:
+            options.insert(0, Choice(given))
+        return cls(tuple(options), options.index(Choice(given)))
 
 
 def knobs(config: Configuration, plan: Plan) -> list[Knob]:
@@ -96,7 +96,7 @@ def knobs(config: Configuration, plan: Plan) -> list[Knob]:
     found = [_managers(config), _workers(config, arrives)] if config.clock == "env_steps" else []
 
     def add(name: str, values: Sequence[Any], changes: str = "") -> None:
-        found.append(Knob.of({name: config[name]}, [Option({name: each}, changes) for each in values]))
+        found.append(Knob.of({name: config[name]}, [Choice({name: each}, changes) for each in values]))
 
     if "prefetch" in config.to_dict():
         add("prefetch", (0, 2, 8))
@@ -119,11 +119,11 @@ def _managers(config: Configuration) -> Knob:
     kind, args, size = config.env_manager, dict(config.env_manager_args), config.grouping[1]
     rest = {key: value for key, value in args.items() if key != SIZE}
 
-    def option(other: str, changes: str = "", **more: int) -> Option:
-        return Option({"env_manager": other, "env_manager_args": {**rest, **more}}, changes)
+    def option(other: str, changes: str = "", **more: int) -> Choice:
+        return Choice({"env_manager": other, "env_manager_args": {**rest, **more}}, changes)
 
     moved = "which environments answer a step first, and so the order of rows"
-    found = list[Option]()
+    found = list[Choice]()
     if kind != "vector":
         changes = moved if kind == "async" else ""
         counts = sorted({2**power for power in range(1, size.bit_length())} | {size}) if size > 1 else []
@@ -135,7 +135,7 @@ def _managers(config: Configuration) -> Knob:
 
 def _workers(config: Configuration, arrives: bool) -> Knob:
     """Processes that sample, and groups. The same groups give the same stream (D2), but not as it arrives."""
-    (groups, size), found = config.grouping, list[Option]()
+    (groups, size), found = config.grouping, list[Choice]()
 
     def option(count: int, parts: int) -> Settings:
         return {"num_workers": count, "envs_per_worker": groups * size // max(count, 1), "env_groups": parts}
@@ -148,7 +148,7 @@ def _workers(config: Configuration, arrives: bool) -> Knob:
             changes += ["in which order fragments arrive"] if arrives and count != config.num_workers else []
             alone = count == 1 and not arrives  # a process for which this one would only wait
             if not alone and parts % max(count, 1) == 0 and not (parts > groups and count == 0):
-                found.append(Option(option(count, parts), " and ".join(changes)))
+                found.append(Choice(option(count, parts), " and ".join(changes)))
     return Knob.of(option(config.num_workers, groups), found)
 
 
@@ -212,7 +212,7 @@ class Trial:
             timer.cancel()
             timer.join()
 
-    def turn(self, span: float = 0.0) -> Turn:
+    def turn(self, span: float = 0.0) -> Measurement:
         """Pull for a moment, or for `span` seconds. What others have made ready meanwhile does not count."""
         torch.set_num_threads(self.config.torch_threads)  # of the process, which has several trials
         blas_threads(self.config.torch_threads)
@@ -222,10 +222,10 @@ class Trial:
         began, steps = clock(), self._run.counters.get(counter, 0)
         while clock() < began + (span or TURN):
             next(self._run)
-        return Turn(self._run.counters[counter] - steps, clock() - began)
+        return Measurement(self._run.counters[counter] - steps, clock() - began)
 
 
-class Turn(NamedTuple):
+class Measurement(NamedTuple):
     """Steps, and the seconds that they took."""
 
     steps: float
@@ -237,13 +237,13 @@ class Turn(NamedTuple):
         return self.steps / max(self.seconds, 1e-9)
 
 
-def total(turns: Iterable[Turn]) -> Turn:
+def total(turns: Iterable[Measurement]) -> Measurement:
     """Several turns as one: a long step counts in it, as in a run, where the median turn would leave it out."""
-    return Turn(*map(sum, zip(*turns)))
+    return Measurement(*map(sum, zip(*turns)))
 
 
 @attrs.define
-class Row:
+class Candidate:
     """What is known of a point: its pace beside that of the given settings, as foreseen and as measured, and a word."""
 
     options: str
@@ -260,7 +260,7 @@ class Row:
 
 
 @attrs.define
-class Search:
+class Tuner:
     """Looks for the fastest settings of a plan.
 
     Args:
@@ -273,7 +273,7 @@ class Search:
     allow_inexact: bool = False
     seconds: float = MOST_SECONDS
     knobs: list[Knob] = attrs.field(init=False, factory=list)
-    rows: dict[Point, Row] = attrs.field(init=False, factory=dict)
+    rows: dict[Point, Candidate] = attrs.field(init=False, factory=dict)
     given: Profile | None = attrs.field(init=False, default=None)
     pace: float = attrs.field(init=False, default=0.0)  #: of the given settings, per second
     took: float = attrs.field(init=False, default=0.0)
@@ -294,7 +294,7 @@ class Search:
             self._repeats = trial.repeats
             self.given, self._times = trial.profile, self._probe()
             self.pace = trial.turn().pace
-            self.rows[self.best] = Row("as given", "", None, 1.0)
+            self.rows[self.best] = Candidate("as given", "", None, 1.0)
             while found := self._next(trial):
                 point, foreseen = found
                 row = self.rows[point] = self._row(point, foreseen)
@@ -326,18 +326,18 @@ class Search:
                 if number != point[i] and (self.allow_inexact or not option.changes):
                     yield (*point[:i], number, *point[i + 1 :])
 
-    def changed(self, point: Point) -> list[Option]:
+    def changed(self, point: Point) -> list[Choice]:
         """The options of a point that are not the given ones."""
         return [knob.options[number] for knob, number in zip(self.knobs, point) if number != knob.given]
 
     def _left(self) -> float:
         return self._began + self.seconds - clock()
 
-    def _row(self, point: Point, foreseen: float | None) -> Row:
+    def _row(self, point: Point, foreseen: float | None) -> Candidate:
         options = self.changed(point)
         changes = " and ".join(each.changes for each in options if each.changes)
         beside = self.rows[self.best].measured or 1.0
-        return Row(", ".join(map(str, options)) or "as given", changes, foreseen and foreseen * beside)
+        return Candidate(", ".join(map(str, options)) or "as given", changes, foreseen and foreseen * beside)
 
     def _next(self, trial: Trial) -> tuple[Point, float | None] | None:
         """The neighbor to try next, and its pace beside the best one, if the model says one."""
@@ -356,7 +356,7 @@ class Search:
                 return point, foreseen
         return None
 
-    def _tried(self, row: Row, point: Point, trial: Trial, opened: ExitStack) -> Trial | None:
+    def _tried(self, row: Candidate, point: Point, trial: Trial, opened: ExitStack) -> Trial | None:
         """A trial of a point, warm; None if it cannot run, or learns something else."""
         try:
             tried = opened.enter_context(Trial(self.plan_file, self.at(point)))
@@ -369,9 +369,9 @@ class Search:
             return None
         return tried
 
-    def _is_better(self, row: Row, point: Point, trial: Trial, tried: Trial) -> bool:
+    def _is_better(self, row: Candidate, point: Point, trial: Trial, tried: Trial) -> bool:
         """Compare two trials in turns."""
-        turns: dict[Trial, list[Turn]] = {trial: [], tried: []}
+        turns: dict[Trial, list[Measurement]] = {trial: [], tried: []}
         for turn in range(TURNS):
             for each in [trial, tried] if turn % 2 else [tried, trial]:
                 turns[each].append(each.turn())

@@ -403,7 +403,7 @@ def autotune(
     """
     import attrs
 
-    from flowrl.cli.autotune import MOST_SECONDS, Search
+    from flowrl.cli.autotune import MOST_SECONDS, Tuner
     from flowrl.storage.files import write_json
     from flowrl.trainer.config import default_of
     from flowrl.trainer.plan_file import load_plan_file
@@ -416,7 +416,7 @@ def autotune(
     if inserts:
         raise ConfigError(f"--insert {inserts[0]}: autotune runs the plan as it is; put the operator into a plan file")
     plan_file = load_plan_file(plan)
-    search = Search(plan_file, _configured(plan_file, {}, **options), allow_inexact, most)
+    search = Tuner(plan_file, _configured(plan_file, {}, **options), allow_inexact, most)
     search.run()
     defaults = {field.name: default_of(field) for field in attrs.fields(plan_file.Config)}
     chosen = search.chosen.to_dict()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowrl.cli.curves import POINTS, Curve, RunRecord, curves, find_runs
-from flowrl.cli.scores import SURE, Scores
+from flowrl.cli.scores import SURE, ScoreTable
 from flowrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def plot(paths: Sequence[Path], *, x: str, y: str, out: Path | None = None) -> t
 
 def plot_profile(
     paths: Sequence[Path], *, y: str, scale: Mapping[str, tuple[float, float]], out: Path | None = None
-) -> tuple[list[Path], list[str], Scores]:
+) -> tuple[list[Path], list[str], ScoreTable]:
     """Draw the performance profiles of the last number under a key of each run.
 
     Args:
-        scale: See `Scores`.
+        scale: See `ScoreTable`.
         paths, y, out: As for `plot`; None: profile.png and profile.svg.
 
     Returns: the files written, the runs left out, and the scores.
@@ -77,7 +77,7 @@ def plot_profile(
     """
     files, runs, left_out = _begin(paths, "profile", out)
     shown = [run for run in runs if run.path in paths or run.numbers(y).size]
-    scores = Scores.read(shown or runs, y, scale)
+    scores = ScoreTable.read(shown or runs, y, scale)
     save(draw_profiles(scores, y), files)
     return files, [*left_out, *_empty(runs, shown)], scores
 
@@ -155,7 +155,7 @@ def draw(curves: Sequence[Curve], x: str, y: str) -> Figure:
     return figure
 
 
-def draw_profiles(scores: Scores, y: str) -> Figure:
+def draw_profiles(scores: ScoreTable, y: str) -> Figure:
     """Draw the performance profile of each algorithm, with its band: higher and further right is better."""
     figure, axes = _axes()
     for index, each in enumerate(scores.profiles(POINTS)):

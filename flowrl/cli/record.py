@@ -33,7 +33,7 @@ FRAGMENT_STEPS = 128
 
 
 @attrs.frozen
-class Recording:
+class RecordedEpisodes:
     """The path and size of a recording, with the returns of its episodes."""
 
     path: Path
@@ -64,7 +64,7 @@ def record_run(
     env: str | None = None,
     env_args: Mapping[str, Any] | None = None,
     trusted: Trust = False,
-) -> Recording:
+) -> RecordedEpisodes:
     """Record the saved policy of a run, or another `policy`, as it acts.
 
     Records whole episodes, each as a fragment `[T, 1, ...]`, an equal share per environment (S2); or steps, as
@@ -135,7 +135,7 @@ def record_run(
             worker.close()
     for writer in writers.values():
         writer.flush()
-    return Recording(out, sum(map(len, writers.values())), real, returns, of_agents)
+    return RecordedEpisodes(out, sum(map(len, writers.values())), real, returns, of_agents)
 
 
 def _untrained(policy: str, env: str | None, env_args: Mapping[str, Any]) -> TrainedPolicy:

@@ -29,7 +29,7 @@ RESAMPLES = 500
 
 
 @attrs.frozen
-class Profile:
+class PerformanceProfile:
     """The share `[points]` of runs that score above each threshold, and the bounds of its interval, if there are."""
 
     algorithm: str
@@ -40,7 +40,7 @@ class Profile:
 
 
 @attrs.frozen
-class Scores:
+class ScoreTable:
     """A score for each run.
 
     Attributes:
@@ -53,7 +53,7 @@ class Scores:
     scale: Mapping[str, tuple[float, float]] = attrs.field(factory=dict)
 
     @classmethod
-    def read(cls, runs: Sequence[RunRecord], key: str, scale: Mapping[str, tuple[float, float]]) -> Scores:
+    def read(cls, runs: Sequence[RunRecord], key: str, scale: Mapping[str, tuple[float, float]]) -> ScoreTable:
         """The last number of each run under a key of its results.
 
         Raises: ConfigError: a run has no such number; the runs are of several environments, or of one with an unknown
@@ -86,7 +86,7 @@ class Scores:
             for low, high in [self.scale.get(task, (0.0, 1.0))]
         }
 
-    def profiles(self, points: int) -> list[Profile]:
+    def profiles(self, points: int) -> list[PerformanceProfile]:
         """The performance profile of each algorithm, on common thresholds."""
         everything = np.concatenate([task for algorithm in self.runs for task in self.normalized(algorithm).values()])
         margin = 0.02 * (np.ptp(everything) or 1.0)
@@ -95,7 +95,7 @@ class Scores:
         for algorithm in self.runs:
             above = [task[:, None] > thresholds for task in self.normalized(algorithm).values()]
             low, high = interval(above, performance_profile, resamples=RESAMPLES) or (None, None)
-            profiles.append(Profile(algorithm, thresholds, performance_profile(*above, axis=0), low, high))
+            profiles.append(PerformanceProfile(algorithm, thresholds, performance_profile(*above, axis=0), low, high))
         return profiles
 
     def by_task(self) -> Table:

@@ -89,7 +89,7 @@ class SeedsRun:
         if self.again is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / STARTED, {"arguments": list(self.arguments), "seeds": list(self.seeds)})
-        with Children() as children, ThreadPoolExecutor(self.jobs) as pool:
+        with ChildProcesses() as children, ThreadPoolExecutor(self.jobs) as pool:
             codes = list(pool.map(lambda seed: self._run(children, seed), self.seeds))
         if codes[0] == BAD_INPUT:
             if self.again is None:
@@ -103,7 +103,7 @@ class SeedsRun:
             click.echo(line)
         return int(summary["exit_code"])
 
-    def _run(self, children: Children, seed: int) -> int | None:
+    def _run(self, children: ChildProcesses, seed: int) -> int | None:
         """Run one seed's process and return its exit code; None if it was not started."""
         shown = self.jobs == 1 and not self.quiet
         if shown and not children.stopping:
@@ -156,7 +156,7 @@ def arguments_of(ctx: click.Context, without: Sequence[str]) -> list[str]:
 
 
 def begin(script: str | None) -> None:
-    """Run a script, or the command, as one of `Children`, whose end closes the pipe that is its standard input."""
+    """Run a script, or the command, as a child process, whose standard input is a pipe that ends with the parent."""
     die_with(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -169,7 +169,7 @@ def begin(script: str | None) -> None:
     main()
 
 
-class Children:
+class ChildProcesses:
     """Processes of the command, each in a separate session: signals reach them through this process alone.
 
     On Linux none outlives this process; its newest checkpoint stays.
@@ -215,7 +215,7 @@ class Children:
             if child.stdin is not None:
                 child.stdin.close()
 
-    def __enter__(self) -> Children:
+    def __enter__(self) -> ChildProcesses:
         self._handling.__enter__()
         return self
 

@@ -21,7 +21,7 @@ from flowrl.engine.context import Bell
 from flowrl.engine.futures import Future, pickling_of, wait
 from flowrl.engine.graph import graph
 from flowrl.engine.journal import JournalEnds, Unanswered
-from flowrl.engine.members import LISTED, Member, Stragglers, SubplanMembers, died_again, silent_ones
+from flowrl.engine.members import LISTED, PartMember, Stragglers, SubplanMembers, died_again, silent_ones
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import WorkersContract
@@ -43,18 +43,18 @@ CLOSE_SECONDS = 10.0
 
 
 @attrs.define(eq=False)
-class Request:
+class ItemRequest:
     """A request for one item: which worker was asked, when, and with which version of the weights.
 
     It is the done-callback of its future, called in whichever thread completes that.
     """
 
     index: int
-    member: Member
+    member: PartMember
     version: int
     asked: float
     number: int  # of the gather's requests
-    arrived: deque[Request]
+    arrived: deque[ItemRequest]
     bell: Bell
     share: float  # of the waits before it
     seconds: float = 0.0
@@ -97,8 +97,8 @@ class Gather(Stage):
     ended: set[int] = state(factory=set)
     held: dict[int, int] = state(factory=dict, added=True)  # rows, by worker
     _stragglers: Stragglers = runtime(factory=Stragglers)
-    _open: OrderedDict[Request, Future[Any]] = runtime(factory=OrderedDict)  # oldest first
-    _arrived: deque[Request] = runtime(factory=deque)  # filled by the requests
+    _open: OrderedDict[ItemRequest, Future[Any]] = runtime(factory=OrderedDict)  # oldest first
+    _arrived: deque[ItemRequest] = runtime(factory=deque)  # filled by the requests
     _asked: int = runtime(default=0)  # requests so far
     _members: SubplanMembers = runtime()
     _num_joined: int = runtime(default=0)  # members that joined so far, also those removed since
@@ -181,12 +181,12 @@ class Gather(Stage):
             elif (item := self._next()) is not WORKED or not self.todo:
                 return item
 
-    def _first_arrived(self) -> list[Request]:
+    def _first_arrived(self) -> list[ItemRequest]:
         while self._arrived and self._arrived[0] not in self._open:  # settled, by `drain` or with an error
             self._arrived.popleft()
         return [self._arrived[0]] if self._arrived else []
 
-    def _decided(self, point: str, answered: list[Request]) -> list[tuple[Request, bool]]:
+    def _decided(self, point: str, answered: list[ItemRequest]) -> list[tuple[ItemRequest, bool]]:
         """The requests to settle of those that are answered, each with whether its worker has died.
 
         A code is twice how many requests ago it was made, and one more for a death.
@@ -204,7 +204,7 @@ class Gather(Stage):
             decisions.depart(self.meter.path, f"has not made its request {missing[0] + 1}, which the journal answers")
         return [(by_number[number], bool(code % 2)) for number, code in zip(numbers, codes)]
 
-    def _is_death(self, request: Request) -> bool:
+    def _is_death(self, request: ItemRequest) -> bool:
         error = self._open[request].exception()
         return error is not None and self._members.is_death(error)
 
@@ -229,12 +229,12 @@ class Gather(Stage):
             future = ask(member.worker, "pull_plan", *args)
         self.meter.busy += clock() - start
         bell = self.meter.context.bell
-        request = Request(index, member, version, start, self._asked, self._arrived, bell, self._share)
+        request = ItemRequest(index, member, version, start, self._asked, self._arrived, bell, self._share)
         self._asked += 1
         self._open[request] = future  # no field of the request: the future holds the request
         future.add_done_callback(request)
 
-    def _settle(self, request: Request, died: bool) -> None:
+    def _settle(self, request: ItemRequest, died: bool) -> None:
         """Handle the result of a request: an arrival, a death or another error."""
         error = self._failure(request)
         if died and not isinstance(error, WorkerDied):
@@ -259,11 +259,11 @@ class Gather(Stage):
         if lost := self.held.pop(index, 0):
             self.meter.context.count("lost_steps", lost)
 
-    def _failure(self, request: Request) -> BaseException | None:
+    def _failure(self, request: ItemRequest) -> BaseException | None:
         error = self._open[request].exception()
         return None if error is None else self._members.why(request.index, request.member, error)
 
-    def _keep(self, request: Request, result: Any) -> None:
+    def _keep(self, request: ItemRequest, result: Any) -> None:
         """Queue an answer until its turn."""
         answer = Answer(*result) if len(result) == len(Answer._fields) else _apart(request.index, *result)
         if (account := answer.records.pop(ACCOUNT, None)) is not None:
@@ -322,7 +322,7 @@ class Gather(Stage):
                 late.setdefault(request.index, waited)
         return late if len(self.workers.members) > 1 else {}
 
-    def _unanswered(self) -> list[Request]:
+    def _unanswered(self) -> list[ItemRequest]:
         return [request for request, future in self._open.items() if not future.done()]
 
     def report(self) -> str:
@@ -349,7 +349,7 @@ class Gather(Stage):
             self._bear(waited, request)
         return waited
 
-    def _bear(self, waited: dict[int, float], request: Request) -> None:
+    def _bear(self, waited: dict[int, float], request: ItemRequest) -> None:
         waited[request.index] = waited.get(request.index, 0.0) + self._share - request.share
 
     def trip(self, index: int) -> float:

@@ -28,7 +28,7 @@ log = logging.getLogger("flowrl")
 
 
 @attrs.define(eq=False)
-class Member:
+class PartMember:
     """A worker, the future of opening its part of the plan, and when that was done: a restart takes long.
 
     `part` is the name of its part in a journal; `stores` says whether it can keep items.
@@ -65,9 +65,9 @@ class SubplanMembers:
     learners: list[str]
     on_error: ErrorPolicies
     lose: Callable[[int], None]  #: called when a member is found dead, once
-    _members: dict[int, Member] = attrs.field(factory=dict)
+    _members: dict[int, PartMember] = attrs.field(factory=dict)
 
-    def at(self, index: int) -> Member:
+    def at(self, index: int) -> PartMember:
         """The member at an index, with the request to open the part made: later requests come after it."""
         worker, member = self.workers.members[index], self._members.get(index)
         if member is None or member.worker is not worker:
@@ -75,7 +75,7 @@ class SubplanMembers:
             decisions = context.decisions.part(self.meter.path, index)
             part = self.plan, self.paths, context.seeds.seed, index, self.on_error, self.learners, decisions
             opening = ask(worker, "open_plan", self.meter.path, *part)
-            member = self._members[index] = Member(worker, opening, decisions.name)
+            member = self._members[index] = PartMember(worker, opening, decisions.name)
         return member
 
     def waits_for_part(self, index: int) -> bool:
@@ -155,7 +155,7 @@ class SubplanMembers:
             self.meter.context.count("worker_restarts")
             log.warning("%s: %s; restarting it", self.meter.path, error)
 
-    def why(self, index: int, member: Member, error: BaseException) -> BaseException:
+    def why(self, index: int, member: PartMember, error: BaseException) -> BaseException:
         """The cause of a failed request: the error of opening the part, if that failed too."""
         if isinstance(error, WorkerDied):
             return error

@@ -60,7 +60,7 @@ def shape_of(fill: npt.NDArray[np.float64] | None) -> tuple[int, ...]:
     return () if fill is None else fill.shape
 
 
-class Recording:
+class RecordsEpisodes:
     """Records episodes: `ended` is return and length of the last one, until its reader takes it away.
 
     An episode ends by itself, or by a reset after an end that a wrapper above has made.

@@ -45,7 +45,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 
 from flowrl.envs.adapters.envpool import EnvPool
 from flowrl.envs.adapters.gym import ClassicEnv
-from flowrl.envs.infos import InfoColumns, Recording, VectorInfoColumns, episode_of
+from flowrl.envs.infos import InfoColumns, RecordsEpisodes, VectorInfoColumns, episode_of
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
 from flowrl.storage.codec import Pickled
@@ -53,7 +53,7 @@ from flowrl.storage.codec import Pickled
 log = logging.getLogger("flowrl")
 
 
-class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any], Recording):
+class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any], RecordsEpisodes):
     """Return and length of each episode, below all wrappers that may change rewards (S1).
 
     `info` stays the environment's own (R6). Unlike gymnasium's recorder it has no clock, so equal states have equal
@@ -92,7 +92,7 @@ def _say_as_learned(env: str) -> None:
     log.warning("%s gives several rewards at a step: returns are those that are learned from", env)
 
 
-_RECORDERS = (Recording, RecordEpisodeStatistics)
+_RECORDERS = (RecordsEpisodes, RecordEpisodeStatistics)
 
 KEEP_REWARDS = (
     *(TimeLimit, OrderEnforcing, PassiveEnvChecker, RawRecorder),
@@ -122,7 +122,7 @@ def recorder(env: gymnasium.Env[Any, Any]) -> Any:
 
 def recorded(inner: Any, info: Mapping[str, Any]) -> tuple[float, int] | None:
     """Return and length that a recorder has of an ended episode, `info` being that of the step that ended it (R6)."""
-    if isinstance(inner, Recording):
+    if isinstance(inner, RecordsEpisodes):
         return inner.ended
     return episode_of(info.get(stats_key(inner)))
 

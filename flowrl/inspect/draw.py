@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
 from flowrl.errors import PlanError, did_you_mean
-from flowrl.inspect.layout import NAME, TEXT, Area, Arrow, Box, Picture, layout, letters
+from flowrl.inspect.layout import NAME, TEXT, Area, Arrow, Box, PlanPicture, layout, letters
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -46,7 +46,7 @@ def draw(plan: Plan, path: str | Path) -> None:
         PlanError: another suffix, or the file cannot be written.
     """
     path = Path(path)
-    formats: dict[str, Callable[[Picture], str]] = {".svg": svg, ".mmd": mermaid}
+    formats: dict[str, Callable[[PlanPicture], str]] = {".svg": svg, ".mmd": mermaid}
     if path.suffix not in formats:
         raise PlanError(f"draw: {str(path)!r} must end with .svg or .mmd; {did_you_mean(path.suffix, formats)}")
     try:
@@ -55,7 +55,7 @@ def draw(plan: Plan, path: str | Path) -> None:
         raise PlanError(f"draw: cannot write {path}: {error.strerror or error}") from error
 
 
-def svg(picture: Picture) -> str:
+def svg(picture: PlanPicture) -> str:
     """The picture as a self-contained SVG file: no scripts, no fonts, light and dark.
 
     A program finds an operator by the attribute `data-path`, and a store by the `data-store` of what draws from it.
@@ -77,7 +77,7 @@ def svg(picture: Picture) -> str:
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def mermaid(picture: Picture) -> str:
+def mermaid(picture: PlanPicture) -> str:
     """The picture as Mermaid text, without positions: Mermaid computes the layout."""
     names = {id(box): f"n{i}" for i, box in enumerate(picture.boxes)}
     shapes = {"source": ("([", "])"), "store": ("[(", ")]"), "join": ("{{", "}}")}

@@ -88,7 +88,7 @@ class Area:
 
 
 @attrs.define
-class Picture:
+class PlanPicture:
     """Boxes, arrows and areas with their positions; the upper left corner is 0, 0."""
 
     boxes: list[Box]
@@ -117,7 +117,7 @@ class _Column:
         return self.low + self.height
 
 
-def layout(plan: Plan) -> Picture:
+def layout(plan: Plan) -> PlanPicture:
     """Compute the positions of a plan's boxes, and the arrows between them."""
     plan = rebuilt(plan, lambda node, inputs: inputs[0] if is_hidden(node) else attrs.evolve(node, inputs=inputs))
     by_id, nodes = paths(plan), graph(plan)
@@ -141,7 +141,7 @@ def layout(plan: Plan) -> Picture:
         for box in column.boxes:
             box.x, box.y = column.x - left, box.y + high - column.high
     width = max(column.x + column.width / 2 for column in columns) - left
-    return Picture([*boxes.values(), *stores.values()], arrows + hidden, areas, width, high)
+    return PlanPicture([*boxes.values(), *stores.values()], arrows + hidden, areas, width, high)
 
 
 def letters(text: str) -> int:

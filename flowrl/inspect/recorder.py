@@ -91,7 +91,7 @@ class Recorder:
 
 
 @operator
-class Recorded:
+class RecorderTap:
     """A tap that records the items of an edge, and the state of the operators that get them next."""
 
     hidden: ClassVar[bool] = True
@@ -121,7 +121,7 @@ def with_recorder(plan: Plan, recorder: Recorder) -> Plan:
         here = attrs.evolve(node, inputs=inputs)
         if node.kind in ("fork", "tap"):  # the readers of a fork have its items
             return here
-        tap = Recorded(recorder, by_id[id(node)], tuple(by_id[id(reader)] for reader in readers[id(node)]))
+        tap = RecorderTap(recorder, by_id[id(node)], tuple(by_id[id(reader)] for reader in readers[id(node)]))
         return here.then(tap, "tap", default="recorded", site=node.site)
 
     return rebuilt(plan, recorded)
@@ -129,7 +129,7 @@ def with_recorder(plan: Plan, recorder: Recorder) -> Plan:
 
 def recorder_of(plan: Plan) -> Recorder | None:
     """The recorder of a plan, None if it has none."""
-    return next((node.op.recorder for node in graph(plan) if isinstance(node.op, Recorded)), None)
+    return next((node.op.recorder for node in graph(plan) if isinstance(node.op, RecorderTap)), None)
 
 
 def edge_before(plan: Plan, path: str) -> str:

@@ -27,7 +27,7 @@ from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import positive, setting
 
 
-class DecisionTransformer(nn.Module):
+class DecisionTransformerNetwork(nn.Module):
     """A causal transformer over three tokens per step: the return to go, the observation and the action.
 
     Each token is an embedding plus that of its step in the episode. What stands at the token of an observation decides
@@ -113,7 +113,7 @@ class DecisionTransformerPolicy(Policy):
         grad_clip: float | None = 0.25
 
     settings: Settings
-    model: DecisionTransformer
+    model: DecisionTransformerNetwork
     choosing: ActionHead
 
     def _build(self) -> None:
@@ -127,7 +127,9 @@ class DecisionTransformerPolicy(Policy):
             self.choosing = NoisyChoice(space, "Decision Transformer", 0.0)
             done = FlatEncoder(self.choosing.outputs)
         seen = encoder(self.observation_space, normalize=self.normalize_obs, network=given.network)
-        model = DecisionTransformer(seen, done, self.choosing.outputs, given.units, given.layers, given.return_scale)
+        model = DecisionTransformerNetwork(
+            seen, done, self.choosing.outputs, given.units, given.layers, given.return_scale
+        )
         self.model = model.to(self.device)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode = Conditioned(self, given.target_return, explores=True)

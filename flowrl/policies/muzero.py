@@ -24,7 +24,7 @@ from flowrl.policies.policy import Policy
 from flowrl.policies.r2d2 import rescaled, unscaled
 from flowrl.policies.recurrent import OF_ONE_EPISODE
 from flowrl.policies.sampling import Array, eps_greedy_sample
-from flowrl.policies.search import Imagined, Planned, gumbel_search
+from flowrl.policies.search import ModelStep, Planned, gumbel_search
 from flowrl.returns import n_step
 from flowrl.schedules import NumberOrSchedule, Schedule
 from flowrl.settings import Settings, at_least_one, fraction, positive, scheduled, setting, sizes, span
@@ -233,11 +233,11 @@ class MuZeroPolicy(Policy):
         """Search from observations `[N, ...]`, with the newest weights."""
         given, model, numbers = self.settings, self.acting(), self.support.numbers
 
-        def imagined(latent: Any, reward: Array) -> Imagined:
+        def imagined(latent: Any, reward: Array) -> ModelStep:
             logits, value = model.predict(latent)
-            return Imagined(host(latent), reward, host(logits), numbers(value))
+            return ModelStep(host(latent), reward, host(logits), numbers(value))
 
-        def imagine(latent: Array, action: Array) -> Imagined:
+        def imagine(latent: Array, action: Array) -> ModelStep:
             after, reward = model.advance(self.observed(latent), self.observed(action))
             return imagined(after, numbers(reward))
 

@@ -136,7 +136,7 @@ def tree_search(
     return Searched(visits.astype(np.int64), forest.total[:trees].sum(1) / simulations)
 
 
-class Imagined(NamedTuple):
+class ModelStep(NamedTuple):
     """States in a learned model `[N, ...]`, and what it thinks of them: the reward on the way there, logits, value."""
 
     latent: Array
@@ -145,7 +145,7 @@ class Imagined(NamedTuple):
     value: Array
 
 
-Imagine = Callable[[Array, Array], Imagined]
+Imagine = Callable[[Array, Array], ModelStep]
 """The states that follow latent states `[N, L]` after actions `[N]`, in a learned model."""
 
 
@@ -159,7 +159,7 @@ class Planned(NamedTuple):
 
 
 def gumbel_search(
-    root: Imagined,
+    root: ModelStep,
     imagine: Imagine,
     *,
     simulations: int,
@@ -206,7 +206,7 @@ def gumbel_search(
     latent = np.empty((forest.rows, *root.latent.shape[1:]), root.latent.dtype)
     logits, value = np.empty((forest.rows, actions)), np.empty(forest.rows)
 
-    def add(first: int, found: Imagined) -> None:
+    def add(first: int, found: ModelStep) -> None:
         rows = slice(first, first + trees)
         latent[rows], logits[rows], value[rows] = found.latent, found.logits, found.value
 

@@ -14,7 +14,7 @@ from flowrl.errors import ConfigError
 from flowrl.policies import Policy
 from flowrl.policies.protocols import HasWeights
 from flowrl.rollout.broadcast import Broadcast
-from flowrl.rollout.match_making import MatchMaker, Opponent, Weighting, probabilities, uniform
+from flowrl.rollout.match_making import MatchMaker, Rival, Weighting, probabilities, uniform
 from flowrl.rollout.policy_map import Match
 from flowrl.saved import Saved
 
@@ -63,7 +63,7 @@ class Member:
 
 
 @attrs.define
-class Record:
+class Tally:
     """Games of one player against another, of which each new one leaves `DECAY` of those before."""
 
     games: float = 0.0
@@ -132,7 +132,7 @@ class League:
         self.matches = MatchMaker()
         self.policies: dict[str, Any] = {}  #: those that do not learn, by name
         self.members = [Member(name, name) for name in self._makes]
-        self.records: dict[tuple[str, str], Record] = {}
+        self.records: dict[tuple[str, str], Tally] = {}
         self.ratings = dict.fromkeys([*self.learners, *self._makes], FIRST_RATING)
         self._first: dict[str, Any] = dict.fromkeys(restarts)  # states of the learners that may restart
         for name, shares in self.learners.items():
@@ -263,8 +263,8 @@ class League:
             if first == second or not {first, second} <= self.ratings.keys():
                 continue
             score = 1.0 if of_first > of_second else 0.5 if of_first == of_second else 0.0
-            self.records.setdefault((first, second), Record()).add(score)
-            self.records.setdefault((second, first), Record()).add(1.0 - score)
+            self.records.setdefault((first, second), Tally()).add(score)
+            self.records.setdefault((second, first), Tally()).add(1.0 - score)
             expected = 1.0 / (1.0 + 10.0 ** ((self.ratings[second] - self.ratings[first]) / 400.0))
             self.ratings[first] += MOST_PER_GAME * (score - expected)
             self.ratings[second] -= MOST_PER_GAME * (score - expected)
@@ -289,11 +289,11 @@ class League:
         """Let the odds of matches follow the pool and the table."""
         self.matches.use({learner: self._opponents(learner, shares) for learner, shares in self.learners.items()})
 
-    def _opponents(self, learner: str, shares: Sequence[Share]) -> tuple[Opponent, ...]:
+    def _opponents(self, learner: str, shares: Sequence[Share]) -> tuple[Rival, ...]:
         found = [each for share in shares for each in self._of_share(learner, share, share.weight)]
-        return tuple(each for each in found if each.probability > 0) or (Opponent(learner, learner, 1.0),)
+        return tuple(each for each in found if each.probability > 0) or (Rival(learner, learner, 1.0),)
 
-    def _of_share(self, learner: str, share: Share, weight: float) -> list[Opponent]:
+    def _of_share(self, learner: str, share: Share, weight: float) -> list[Rival]:
         who = [(name, name) for name in share.now] or [(each.policy, each.name) for each in self.pool(*share.past)]
         rates = np.array([self.win_rate(learner, player) for _, player in who])
         holds = bool(who) and (share.above is None or rates.min() > share.above)
@@ -302,7 +302,7 @@ class League:
         if not holds:
             return [] if share.otherwise is None else self._of_share(learner, share.otherwise, weight)
         odds = weight * probabilities(share.match_making, rates)
-        return [Opponent(policy, player, float(p)) for (policy, player), p in zip(who, odds)]
+        return [Rival(policy, player, float(p)) for (policy, player), p in zip(who, odds)]
 
     # -- state
 
@@ -339,5 +339,5 @@ class League:
             self.policies[name].load_weights(values)
             self.policies[name].version = versions[name]
         self.members, self._joined, self.ratings, self._first = members, joined, ratings, first
-        self.records = {(first, second): Record(*rest) for first, second, *rest in records}
+        self.records = {(first, second): Tally(*rest) for first, second, *rest in records}
         self._update()

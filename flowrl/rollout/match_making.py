@@ -83,7 +83,7 @@ def probabilities(weighting: Weighting, win_rates: Rates) -> Rates:
     return np.full(len(weights), 1.0 / len(weights)) if total <= 0 else weights / total
 
 
-class Opponent(NamedTuple):
+class Rival(NamedTuple):
     """Who a learner may meet: the policy that plays, the name of the player, and how likely it is."""
 
     policy: str
@@ -110,7 +110,7 @@ class MatchMaker:
     """
 
     agents: tuple[str, ...] = ()
-    odds: Mapping[str, Sequence[Opponent]] = attrs.field(factory=dict)
+    odds: Mapping[str, Sequence[Rival]] = attrs.field(factory=dict)
     seed: int = 0
     version: int = 0
 
@@ -118,14 +118,14 @@ class MatchMaker:
         """The policy that plays an agent."""
         return self.drawn(match)[self.agents.index(agent)].policy
 
-    def drawn(self, match: Match) -> tuple[Opponent, Opponent]:
+    def drawn(self, match: Match) -> tuple[Rival, Rival]:
         """The players of both agents."""
         which, side, who = self._numbers(match)
         learner = self._learner(which)
         opponents = self.odds[learner]
         ends = np.cumsum([each.probability for each in opponents])
         at = min(int(np.searchsorted(ends, who * ends[-1], side="right")), len(opponents) - 1)
-        sides = Opponent(learner, learner, 1.0), opponents[at]
+        sides = Rival(learner, learner, 1.0), opponents[at]
         return sides if side < 0.5 else sides[::-1]
 
     def learner(self, match: Match) -> str:
@@ -139,7 +139,7 @@ class MatchMaker:
     def _learner(self, number: float) -> str:
         return list(self.odds)[int(number * len(self.odds))]
 
-    def use(self, odds: Mapping[str, Sequence[Opponent]]) -> None:
+    def use(self, odds: Mapping[str, Sequence[Rival]]) -> None:
         """Draw by other odds from now on."""
         if odds != self.odds:
             self.odds, self.version = odds, self.version + 1

@@ -49,7 +49,7 @@ class DrawsMatches(Protocol):
 
 
 @attrs.frozen
-class NamedAgents:
+class AgentsByName:
     """The function of the agent and the match that a text names, `module:function`; imported where it is first called.
 
     Raises, when it is called: ConfigError if there is no such function.

@@ -751,10 +751,10 @@ def _of_one_config(makes: Mapping[str, Any], config: Any) -> dict[str, tuple[Any
 
 def _agents(config: Configuration, policies: Collection[str]) -> Agents:
     """Which of these policies plays which agent; one plays all that `config.agents` names."""
-    from flowrl.rollout.policy_map import NamedAgents
+    from flowrl.rollout.policy_map import AgentsByName
 
     if isinstance(config.agents, str):
-        return NamedAgents(config.agents)
+        return AgentsByName(config.agents)
     return config.agents if len(policies) > 1 else dict.fromkeys(config.agents, next(iter(policies)))
 
 

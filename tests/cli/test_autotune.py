@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowrl.cli import autotune
-from flowrl.cli.autotune import Search, Turn, knobs
+from flowrl.cli.autotune import Measurement, Tuner, knobs
 from flowrl.engine.ledger import DRIVER, Account, Ledger
 from flowrl.inspect.profile import Profile
 from flowrl.testing import same
@@ -110,8 +110,8 @@ class Scripted:
         driver = Account(DRIVER, "driver", 10, {"act": 8.0, "learn": 2.0})
         self.profile = Profile(Ledger([driver], {"env_steps": 8_000}, {"g": acting}))
 
-    def turn(self) -> Turn:
-        return Turn(type(self).pace(self.config), 1.0)
+    def turn(self) -> Measurement:
+        return Measurement(type(self).pace(self.config), 1.0)
 
 
 def config_size(config: Any) -> int:
@@ -119,23 +119,23 @@ def config_size(config: Any) -> int:
 
 
 @pytest.fixture
-def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Search]:
+def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
     """A search that has run, over trials of a scripted pace."""
 
-    def run(pace: Callable[[Any], float], allow_inexact: bool = False, **settings: Any) -> Search:
+    def run(pace: Callable[[Any], float], allow_inexact: bool = False, **settings: Any) -> Tuner:
         monkeypatch.setattr(Scripted, "pace", staticmethod(pace), raising=False)
         monkeypatch.setattr(Scripted, "begun", [], raising=False)
         monkeypatch.setattr(autotune, "Trial", Scripted)
-        monkeypatch.setattr(Search, "_probe", lambda _: None)
+        monkeypatch.setattr(Tuner, "_probe", lambda _: None)
         plan_file = load_plan_file("dqn")
-        made = Search(plan_file, build_config(plan_file.Config, settings), allow_inexact)
+        made = Tuner(plan_file, build_config(plan_file.Config, settings), allow_inexact)
         made.run()
         return made
 
     return run
 
 
-def test_the_fastest_neighbor_is_chosen_again_and_again(search: Callable[..., Search]) -> None:
+def test_the_fastest_neighbor_is_chosen_again_and_again(search: Callable[..., Tuner]) -> None:
     """E8: among what is exact, unless asked for more."""
 
     def pace(config: Any) -> float:
@@ -151,14 +151,14 @@ def test_the_fastest_neighbor_is_chosen_again_and_again(search: Callable[..., Se
     assert (wild.env_manager, wild.act_backend) == ("async", "numpy")
 
 
-def test_within_the_noise_the_given_and_the_simpler_settings_stay(search: Callable[..., Search]) -> None:
+def test_within_the_noise_the_given_and_the_simpler_settings_stay(search: Callable[..., Tuner]) -> None:
     noise = itertools.cycle([0.98, 1.03, 1.0, 1.01, 0.97])
     assert search(lambda _: next(noise)).chosen.env_manager == "local"
     sizes = search(lambda config: 2.0 if config.env_manager == "subprocess" else 1.0)
     assert config_size(sizes.chosen) == 4, "the fewest processes"
 
 
-def test_what_cannot_run_or_learns_otherwise_is_left_out(search: Callable[..., Search]) -> None:
+def test_what_cannot_run_or_learns_otherwise_is_left_out(search: Callable[..., Tuner]) -> None:
     """E8: the parameters of each trial are compared, too."""
     found = search(lambda config: 3.0 if config.env_manager == "thread" else 1.0, seed=1)
     assert found.chosen.env_manager == "local"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowrl.cli import seeds
-from flowrl.cli.seeds import Children, summarise
+from flowrl.cli.seeds import ChildProcesses, summarise
 from flowrl.cli.statistics import interquartile_mean, interval
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 from tests.forked import DEVNULL, PIPE, Python, execute
@@ -220,7 +220,7 @@ def test_no_seed_outlives_the_command(child: Callable[..., Python], folder: Path
 
 def test_a_script_beyond_its_deadline_is_killed(folder: Path) -> None:
     (folder / "stuck.py").write_text("import signal\n\nsignal.alarm(20)\nsignal.pause()\n")
-    with Children() as children:
+    with ChildProcesses() as children:
         assert children.run_script("stuck.py", [], silent=True, timeout=0.5) == -signal.SIGKILL
 
 

@@ -220,6 +220,17 @@ def test_what_an_object_has_is_asked_in_its_contract() -> None:
     assert 5 < len(sites) < MOST_PROBES, "\n".join(sites)
 
 
+def test_a_name_says_what_it_is_of() -> None:
+    """No two rooms have a public class of one name."""
+    rooms = dict[str, set[str]]()
+    for file in FILES:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name[0] != "_":
+                rooms.setdefault(node.name, set()).add(_room(_module(file.relative_to(ROOT).as_posix())))
+    assert len(rooms) > 500
+    assert {name: of for name, of in rooms.items() if len(of) > 1} == {}
+
+
 def test_nobody_imports_a_second_copy() -> None:
     assert [each for each in imports() if _is(each, *LINKED)] == []
 

@@ -22,7 +22,7 @@ from flowrl.operators.contracts import (
     CheckFinite,
     CheckLogRatios,
     CheckPriorities,
-    Contract,
+    OperatorCheck,
     with_contracts,
 )
 from flowrl.operators.rollout import ParallelRollouts
@@ -48,7 +48,7 @@ def masked(*actions: int) -> Batch:
 
 
 #: The contract, its item, and the end of the message; None: it passes.
-CASES: dict[str, tuple[Contract, Any, str | None]] = {
+CASES: dict[str, tuple[OperatorCheck, Any, str | None]] = {
     "finite numbers": (CheckFinite(), Batch(reward=[1.0, 2.0], action=[1, 2]), None),
     "NaN": (
         CheckFinite(),
@@ -219,7 +219,7 @@ def edges(name: str) -> Iterator[tuple[str, str]]:
     workers, plan = make(name)
     with workers:
         for node in graph(with_contracts(strict(plan))):
-            if isinstance(node.op, Contract):
+            if isinstance(node.op, OperatorCheck):
                 yield type(node.op).__name__, node.op.edge
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flowrl.envs.games import GameModel, make
 from flowrl.policies.sampling import Array
-from flowrl.policies.search import Evaluate, Imagined, gumbel_search, halving, tree_search
+from flowrl.policies.search import Evaluate, ModelStep, gumbel_search, halving, tree_search
 from tests.policies import one_gumbel_tree, one_tree
 
 GAMES = ("tic_tac_toe", "connect_four")
@@ -123,11 +123,11 @@ def learned(actions: int, seed: int = 0) -> Any:
     draw = np.random.default_rng(seed)
     moved, thought = draw.normal(size=(3 + actions, 4)), draw.normal(size=(3, actions + 1))
 
-    def seen(latent: Array, reward: Array) -> Imagined:
+    def seen(latent: Array, reward: Array) -> ModelStep:
         outputs = (latent[:, :, None] * thought).sum(1)
-        return Imagined(latent, reward, outputs[:, :-1], outputs[:, -1])
+        return ModelStep(latent, reward, outputs[:, :-1], outputs[:, -1])
 
-    def imagine(latent: Array, action: Array) -> Imagined:
+    def imagine(latent: Array, action: Array) -> ModelStep:
         after = np.tanh((np.concatenate([latent, np.eye(actions)[action]], 1)[:, :, None] * moved).sum(1))
         return seen(after[:, :3], after[:, 3])
 
@@ -169,8 +169,8 @@ def test_a_learned_model_is_searched_as_a_recursion_over_one_tree_does(
 def test_values_that_are_equal_up_to_rounding_prefer_no_action(value: float) -> None:
     """K3: what they differ by is not blown up to the whole scale."""
 
-    def look(latent: Array, reward: Array) -> Imagined:
-        return Imagined(latent, reward, np.zeros((len(latent), 3)), np.full(len(latent), value))
+    def look(latent: Array, reward: Array) -> ModelStep:
+        return ModelStep(latent, reward, np.zeros((len(latent), 3)), np.full(len(latent), value))
 
     found = gumbel_search(
         look(np.zeros((2, 1)), np.zeros(0)),

@@ -20,7 +20,7 @@ from flowrl.rollout import WorkerSet, league
 from flowrl.rollout.league import League, Share
 from flowrl.rollout.match_making import (
     MatchMaker,
-    Opponent,
+    Rival,
     latest,
     pfsp_forgotten,
     pfsp_linear_capped,
@@ -222,8 +222,8 @@ def test_weightings(weighting: Any, expected: list[float]) -> None:
 def test_matches_are_drawn_by_the_odds_and_from_both_sides() -> None:
     """L2, D2: as often as the odds say, from either seat, and by the match alone."""
     odds = {
-        "main": (Opponent("main", "main", 0.25), Opponent("main_3", "main:9", 0.75)),
-        "other": (Opponent("o", "o", 1),),
+        "main": (Rival("main", "main", 0.25), Rival("main_3", "main:9", 0.75)),
+        "other": (Rival("o", "o", 1),),
     }
     maker = MatchMaker(("x", "o"), odds, seed=1)
     matches = [Match(env, episode, group) for env in range(10) for episode in range(100) for group in range(2)]

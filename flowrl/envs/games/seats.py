@@ -18,7 +18,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.infos import Recording, checked_info, episode_of, success_of
+from flowrl.envs.infos import RecordsEpisodes, checked_info, episode_of, success_of
 from flowrl.envs.masks import ActionsOfMany, check_mask, valid_sample
 from flowrl.envs.spaces import (
     Observations,
@@ -235,7 +235,7 @@ class Seat:
 _Seat = Seat  # in states of earlier versions
 
 
-class SeatsEnv(gymnasium.Env[dict[str, Any], Any], Recording):
+class SeatsEnv(gymnasium.Env[dict[str, Any], Any], RecordsEpisodes):
     """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, columns of Of]}`.
 
     An agent's reward is what it gains from its action to its next turn, or to its end (M1), discounted by the game if

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.finite import EXPECTED, LARGEST
-from flowrl.envs.infos import Recording, checked_info, success_of
+from flowrl.envs.infos import RecordsEpisodes, checked_info, success_of
 from flowrl.envs.managers.faults import During, Kind, classic_interface
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
 from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
@@ -21,7 +21,7 @@ from flowrl.errors import SchemaError
 
 
 @attrs.frozen
-class Failure:
+class EnvFailure:
     """An error of one environment as text, which any process can read, whatever the exception."""
 
     env_id: int
@@ -31,7 +31,7 @@ class Failure:
     traceback: str = ""
 
     @staticmethod
-    def of(env_id: int, during: During, error: BaseException) -> Failure:
+    def of(env_id: int, during: During, error: BaseException) -> EnvFailure:
         kind: Kind = "observation" if isinstance(error, SchemaError) else "exception"
         try:
             text = " ".join(str(error).split())
@@ -39,7 +39,7 @@ class Failure:
             text = "its message cannot be read"
         name, classic = type(error).__name__, classic_interface(error)
         message = f"{name}: {text}" if text else name
-        return Failure(env_id, during, kind, f"{message}; {classic}" if classic else message, _formatted(error))
+        return EnvFailure(env_id, during, kind, f"{message}; {classic}" if classic else message, _formatted(error))
 
 
 def _formatted(error: BaseException) -> str:
@@ -68,7 +68,7 @@ def figures(info: Any, inner: Any) -> tuple[int, float, int, int]:
 
 def forget(inner: Any) -> None:
     """Take away the episode that a recorder has recorded."""
-    if isinstance(inner, Recording):
+    if isinstance(inner, RecordsEpisodes):
         inner.ended = None
 
 
@@ -98,7 +98,7 @@ class EnvRunner:
         self._at, self._seed, self._next_seed = map(plainly, (x.at, x.seed, x.next_seed))
         self._since, self._current, self._resetting = map(plainly, (x.since, x.current, x.resetting))
 
-    def obey(self, command: int) -> Failure | None:
+    def obey(self, command: int) -> EnvFailure | None:
         """Step, and reset if that ends an episode; or only reset. Returns an error instead of raising."""
         during: During = "step"
         try:
@@ -116,7 +116,7 @@ class EnvRunner:
                 self._reset(self._seed[self._id])
             forget(self._recorder)
         except BaseException as error:  # an environment that calls sys.exit() has failed too
-            return Failure.of(self._id, during, error)
+            return EnvFailure.of(self._id, during, error)
         return None
 
     def _step(self) -> tuple[bool, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.envs.managers.base import Manager, StepResult, check_number
-from flowrl.envs.managers.env_runner import Failure
+from flowrl.envs.managers.env_runner import EnvFailure
 from flowrl.envs.managers.env_thread import ThreadCrew
 from flowrl.envs.managers.faults import DURING, KINDS, Fault, FaultLog
 from flowrl.envs.managers.shared_memory import STEP
@@ -214,7 +214,7 @@ class SubprocessEnvManager(Manager):
             if self._reported[: at + 4] != list(noted[: at + 4]):
                 self.decisions.depart("Rollouts", f"environment {env_id} does not fail as in the journal, by {kind}")
 
-    def _report(self, failure: Failure, collateral: Sequence[int]) -> None:
+    def _report(self, failure: EnvFailure, collateral: Sequence[int]) -> None:
         env_id = failure.env_id
         mask = sum(1 << each for each in collateral)
         self._reported += [env_id, DURING.index(failure.during), KINDS.index(failure.kind), mask]
@@ -324,7 +324,7 @@ if sys.platform != "win32":
 def _note_into(faults: FaultLog) -> Report:
     """Report into a fault log before there are episodes."""
 
-    def report(failure: Failure, collateral: Sequence[int]) -> None:
+    def report(failure: EnvFailure, collateral: Sequence[int]) -> None:
         about = attrs.asdict(failure)
         faults.add(Fault(**about, episode_id=0, t=0, seed=None, collateral=tuple(collateral)))
 
@@ -335,7 +335,7 @@ def _weak(report: Report) -> Report:
     """A weak reference: else a manager would hold itself, and its processes would outlive it until collected."""
     reference = weakref.WeakMethod(report)
 
-    def call(failure: Failure, collateral: Sequence[int]) -> None:
+    def call(failure: EnvFailure, collateral: Sequence[int]) -> None:
         if method := reference():
             method(failure, collateral)
 

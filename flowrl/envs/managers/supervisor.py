@@ -30,7 +30,7 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from flowrl.envs.managers import worker_main
-from flowrl.envs.managers.env_runner import Failure
+from flowrl.envs.managers.env_runner import EnvFailure
 from flowrl.envs.managers.faults import ONE_EACH, During, Kind
 from flowrl.envs.managers.shared_memory import NOTHING, RESET, Arena, SharedMemory, memory_file
 from flowrl.envs.managers.worker_main import MESSAGE, WORK, kill_group
@@ -197,7 +197,7 @@ class EnvProcess:
         self._lifeline.close()
 
 
-def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Failure]:
+def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[EnvFailure]:
     """Let processes close their environments, then kill them; returns failures of closing.
 
     Does nothing in a fork of the process that started them, which may have inherited this call.
@@ -206,7 +206,7 @@ def end_all(processes: Iterable[EnvProcess], seconds: float = GRACE) -> list[Fai
     if not ours:
         return []
     deadline = time.monotonic() + seconds
-    failures: list[Failure] = []
+    failures: list[EnvFailure] = []
     due: dict[int, int] = {}
     poll = select.poll()
     by_file = {process.orders.fileno(): process for process in ours}
@@ -274,7 +274,7 @@ class Limits:
                 raise ConfigError(f"{name}={seconds!r}: expected seconds, more than 0 and at most a day")
 
 
-Report = Callable[[Failure, Sequence[int]], None]
+Report = Callable[[EnvFailure, Sequence[int]], None]
 """Records a failure and the environments lost with it; raises EnvFault if it is one too many."""
 
 
@@ -461,7 +461,7 @@ class Supervisor:
             self._lost(process, "exit")
         return None
 
-    def close(self) -> list[Failure]:
+    def close(self) -> list[EnvFailure]:
         """End all processes, by force if they do not answer; returns failures of closing."""
         failures = self._finalizer() or []
         self._by_file.clear()
@@ -504,9 +504,9 @@ class Supervisor:
         except Exception:  # the process died, or was interrupted within a message
             self._lost(process, "exit")
             return
-        failures: list[Failure] = heard if isinstance(heard, list) else []  # or the answer to an interrupted save
+        failures: list[EnvFailure] = heard if isinstance(heard, list) else []  # or the answer to an interrupted save
         if process.making:
-            failures = [heard] if isinstance(heard, Failure) else self._made(process.making[0], heard)
+            failures = [heard] if isinstance(heard, EnvFailure) else self._made(process.making[0], heard)
             if not failures:
                 process.making.pop(0)
         for failure in failures:
@@ -517,7 +517,7 @@ class Supervisor:
             self._report(process, failure, [])
         self._go_on(process)
 
-    def _made(self, env_id: int, heard: bytes) -> list[Failure]:
+    def _made(self, env_id: int, heard: bytes) -> list[EnvFailure]:
         facts = pickle.loads(heard)
         known = ((index, each) for index, each in enumerate(self.facts) if each is not None)
         (first_id, first), (other_id, other) = sorted(
@@ -528,7 +528,7 @@ class Supervisor:
         except ConfigError as error:
             if self._shape is None:
                 raise
-            return [Failure.of(env_id, "construction", error)]
+            return [EnvFailure.of(env_id, "construction", error)]
         self.facts[env_id] = facts
         return []
 
@@ -545,11 +545,11 @@ class Supervisor:
         if self._shape:
             self.exchange.command[process.env_ids] = NOTHING
         collateral = [other for other in process.env_ids if other != env_id]
-        self._report(process, Failure(env_id, during, kind, message, process.left_at), collateral)
+        self._report(process, EnvFailure(env_id, during, kind, message, process.left_at), collateral)
         if not process.halted:
             self._start(process)
 
-    def _report(self, process: EnvProcess, failure: Failure, collateral: Sequence[int]) -> None:
+    def _report(self, process: EnvProcess, failure: EnvFailure, collateral: Sequence[int]) -> None:
         if self._quiet:
             process.halted = True
             return
@@ -581,7 +581,7 @@ class Supervisor:
         return max(since, self._resumed) + limit
 
 
-def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[Failure]:
+def _end(processes: list[EnvProcess], files: list[int], limits: Limits) -> list[EnvFailure]:
     try:
         return end_all(processes, min(GRACE, max(limits.step_timeout, limits.reset_timeout)))
     finally:

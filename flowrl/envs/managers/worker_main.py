@@ -17,7 +17,7 @@ from typing import Any, cast
 import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
 
-from flowrl.envs.managers.env_runner import EnvRunner, Failure, plainly
+from flowrl.envs.managers.env_runner import EnvFailure, EnvRunner, plainly
 from flowrl.envs.managers.shared_memory import NOTHING, Arena, SharedMemory
 from flowrl.envs.wrappers import has_raw_returns, pack, unpack
 from flowrl.interrupts import die_with
@@ -121,7 +121,7 @@ class Host:
 
     # The orders with messages.
 
-    def make(self, env_id: int) -> Failure | bytes:
+    def make(self, env_id: int) -> EnvFailure | bytes:
         """Make or remake an environment; answers its spaces and whether its returns are raw (S1)."""
         try:
             if env_id in self._envs:
@@ -133,7 +133,7 @@ class Host:
             facts = env.observation_space, env.action_space, has_raw_returns(env)
             return cast(bytes, cloudpickle.dumps(facts))
         except BaseException as error:
-            return Failure.of(env_id, "construction", error)
+            return EnvFailure.of(env_id, "construction", error)
 
     def share(self, *shape: Any) -> None:
         """Take the memory whose descriptor follows, laid out for these spaces and numbers."""
@@ -161,13 +161,13 @@ class Host:
             return error
         return lost
 
-    def close(self) -> list[Failure]:
+    def close(self) -> list[EnvFailure]:
         failures = []
         for env_id, env in self._envs.items():
             try:
                 env.close()
             except BaseException as error:
-                failures.append(Failure.of(env_id, "step", error))
+                failures.append(EnvFailure.of(env_id, "step", error))
         _flush()
         return failures
 
