@@ -58,7 +58,7 @@ def test_a_plan_of_one_policy_says_which_plan_has_several(plan: type[Trainer]) -
         ({**SIDES, "policies": ["a", "c"]}, "agent '.*' has the policy 'b': there are: a, c"),
         ({**SIDES, "agents": f"{__name__}:one_sided"}, "agent 'right' has the policy 'c'"),
         ({**SIDES, "agents": f"{__name__}:side"}, "agents=.*: module .* has no function 'side': did you mean 'sides'"),
-        ({**SIDES, "agents": "nowhere:sides"}, "No module named 'nowhere'. Expected 'module:function' for agents"),
+        ({**SIDES, "agents": "nowhere:sides"}, "nowhere:sides': No module named 'nowhere'. Expected 'module:function'"),
         ({**SIDES, "agents": "sides"}, "agents='sides': expected 'module:function'"),
     ],
 )
