@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowrl import _moved
 from flowrl._lazy import lazy
 from flowrl._version import __version__
 from flowrl.engine.context import Context
@@ -36,7 +35,6 @@ __all__ = [
     "resume",
     "state",
 ]
-_moved.install()
 
 # When asked for, since a plan over plain lists needs no numpy and no torch.
 if not TYPE_CHECKING:  # to type checkers, every name would be there

@@ -9,19 +9,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flowrl import _moved
-
 
 def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package that exports `names`, a mapping from name to module, and its old names.
+    """`__getattr__` and `__dir__` of a package that exports `names`, a mapping from name to module.
 
     `dir` and completion list what is not loaded yet, too.
     """
 
     def get(name: str) -> Any:
-        if name in names:
-            return getattr(import_module(names[name]), name)
-        return _moved.attribute(package, name)
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(names[name]), name)
 
     return get, lambda: sorted({*vars(sys.modules[package]), *names})
 

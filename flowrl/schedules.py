@@ -9,7 +9,6 @@ from typing import Any, overload
 
 import attrs
 
-from flowrl import _moved
 from flowrl.errors import ConfigError, did_you_mean
 
 #: A number, or a function of a count: of env steps unless stated otherwise (Q7).
@@ -219,7 +218,3 @@ def _made(text: str, make: Callable[..., Schedule], *given: Any, **named: Any) -
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the schedule {text!r}: {error.args[0] if error.args else error}") from error
     return made
-
-
-def __getattr__(name: str) -> Any:
-    return _moved.attribute(__name__, name)

@@ -15,13 +15,13 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import attrs
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from flowrl import _moved
 from flowrl.errors import CheckpointError
 from flowrl.saved import fits, shown
 
@@ -47,6 +47,11 @@ _SHARED = {
 }
 _SEQUENCES: dict[type, str] = {tuple: "tuple", set: "set", frozenset: "frozenset"}
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter"}
+#: Where classes are now that files name by a kind, or by where they were.
+HOMES = {
+    "batch": "flowrl.data.batch:Batch",
+    "flowrl.rollout.match_making:Opponent": "flowrl.rollout.match_making:Rival",
+}
 #: Classes of columns by name, each with the kind that it is written as: whoever has such a class says so.
 _COLUMNS: dict[type, str] = {}
 
@@ -56,6 +61,12 @@ def register_columns(kind: str, cls: type) -> type:
     _COLUMNS[cls] = kind
     _DECODERS[kind] = lambda d, node: cls({name: d.node(column) for name, column in node["columns"].items()})
     return cls
+
+
+def _class_of(name: str) -> Any:
+    """The class that files name so."""
+    module, _, name = HOMES.get(name, name).partition(":")
+    return getattr(import_module(module), name)
 
 
 class Pickled(bytes):
@@ -204,8 +215,8 @@ class _Decoder:
     def made(self, node: Any) -> Any:
         if "~" not in node:
             return {key: self.node(inner) for key, inner in node.items()}
-        if node["~"] not in _DECODERS and f"file:{node['~']}" in _moved.NAMES:
-            _moved.find("file", node["~"])  # its module registers it
+        if node["~"] not in _DECODERS and node["~"] in HOMES:
+            _class_of(node["~"])  # its module registers it
         known = _DECODERS.get(node["~"])
         if known is None:
             raise CheckpointError(f"malformed: it holds a node of the unknown kind {node['~']!r}")
@@ -240,9 +251,8 @@ class _Decoder:
         module, _, name = node["type"].partition(":")
         if not re.fullmatch(r"flowrl(\.[a-z]\w*)+", module):
             raise CheckpointError(f"malformed: a record of type {node['type']!r}")
-        kind = _moved.find(module, name)
-        renamed = _moved.FIELDS.get(node["type"], {})
-        fields = {renamed.get(name, name): self.node(inner) for name, inner in node["fields"].items()}
+        kind = _class_of(node["type"])
+        fields = {name: self.node(inner) for name, inner in node["fields"].items()}
         if not (_is_named_tuple(kind) or _is_own_attrs(kind)) or set(fields) != set(_field_names(kind)):
             raise CheckpointError(f"it holds a {node['type']} with the fields {', '.join(fields)}, unknown here")
         if _is_named_tuple(kind):

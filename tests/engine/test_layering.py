@@ -37,7 +37,6 @@ MAY_IMPORT = {
 }
 GROUND = {
     "_lazy",
-    "_moved",
     "_version",
     "blas",
     "errors",
