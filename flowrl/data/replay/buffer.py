@@ -159,22 +159,9 @@ class ReplayBuffer(Foretold):
         limiter: RateLimiter | None = None,
         seed: int | None = None,
     ) -> None:
-        if not isinstance(capacity, int | np.integer) or capacity < 1:
-            raise ValueError(f"capacity is {capacity}: it is a whole number of rows, at least 1")
-        if n_step < 1:
-            raise ValueError(f"n_step is {n_step}: a transition spans at least 1 step")
-        if not 0 <= gamma <= 1:
-            raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
+        _check(capacity, n_step, gamma, max_uses, max_staleness, limiter)
         if frame_stack < 1 or (newest_frame_only and frame_stack == 1):
             raise ValueError(f"frame_stack is {frame_stack}: an observation has at least 1 frame, a stack at least 2")
-        if max_uses is not None and max_uses < 1:
-            raise ValueError(f"max_uses is {max_uses}: a row is drawn at least once")
-        if max_staleness is not None and max_staleness < 0:
-            raise ValueError(f"max_staleness is {max_staleness}: a row is at least 0 versions old")
-        if limiter is not None and max_uses is not None and max_uses < limiter.ratio:
-            raise ValueError(
-                f"max_uses is {max_uses}, but the limiter waits until every row added was drawn {limiter.ratio:g} times"
-            )
         super().__init__(limiter, seed)
         self.n_step = n_step
         self.gamma = gamma
@@ -619,3 +606,28 @@ def load(kind: type[Buffer], path: str | Path, trusted: bool, directory: str | P
     except Exception as error:  # whatever settings of a stranger make the constructor raise
         raise CheckpointError(f"{path} is damaged: it is no whole {kind.__name__}: {error!r}") from error
     return buffer
+
+
+def _check(
+    capacity: Any,
+    n_step: int,
+    gamma: float,
+    max_uses: int | None,
+    max_staleness: int | None,
+    limiter: RateLimiter | None,
+) -> None:
+    """Raises: ValueError for a setting that no buffer can have."""
+    if not isinstance(capacity, int | np.integer) or capacity < 1:
+        raise ValueError(f"capacity is {capacity}: it is a whole number of rows, at least 1")
+    if n_step < 1:
+        raise ValueError(f"n_step is {n_step}: a transition spans at least 1 step")
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}: a discount lies in 0 .. 1")
+    if max_uses is not None and max_uses < 1:
+        raise ValueError(f"max_uses is {max_uses}: a row is drawn at least once")
+    if max_staleness is not None and max_staleness < 0:
+        raise ValueError(f"max_staleness is {max_staleness}: a row is at least 0 versions old")
+    if limiter is not None and max_uses is not None and max_uses < limiter.ratio:
+        raise ValueError(
+            f"max_uses is {max_uses}, but the limiter waits until every row added was drawn {limiter.ratio:g} times"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -554,16 +554,10 @@ class Rings:
         specs = {leaf: Spec(column.dtype, column.shape[2:]) for leaf, column in block.items()}
         if not self.store_next_obs:
             specs |= {("next_obs", *leaf[1:]): specs[leaf] for leaf in under("obs", block)}
-        shared = [Saved(each, f"{SAVED}, shared") for each in saved.get("shared", list, otherwise=[])]
-        users = [[tuple(leaf) for leaf in each.get("of", list[list[str]])] for each in shared]
-        of_all = [leaf for those in users for leaf in those]
-        if sorted(of_all) != sorted(set(of_all) & specs.keys()) or not all(users):
-            saved.refuse("shared", "frames of columns that it has, each in one place")
-        axes = {}
-        for each, those in zip(shared, users):
-            spec, axis = SharedFrames.form(each)
-            specs |= dict.fromkeys(those, spec)
-            axes[spec] = axis
+        shared = _saved_frames(saved, specs)
+        forms = [SharedFrames.form(each) for each, _ in shared]
+        specs |= {leaf: spec for (_, those), (spec, _) in zip(shared, forms) for leaf in those}
+        axes = dict(forms)
         if len(axes) != len(shared):
             saved.refuse("shared", "frames of different forms")
         if self.share_frames and not shared:  # of before frames were shared
@@ -572,7 +566,7 @@ class Rings:
         if steps != min(written, self.length):
             saved.refuse("written", f"the number of steps ever written, of which it holds {steps}")
         self.written, self.cut = written, cut
-        for each, those in zip(shared, users):
+        for each, those in shared:
             self._in_use.shared[those[0]].load(each, [block[leaf] for leaf in those])
         for leaf, column in block.items():
             rows, stored = column.reshape(self.size, *column.shape[2:]), self._in_use.arrays[leaf]
@@ -726,3 +720,13 @@ def _check(columns: Batch, block: Batch, path: str = "") -> None:
             raise SchemaError(
                 f"column {where!r}: the buffer stores {describe(column[0])} per step, got {describe(part[0])}"
             )
+
+
+def _saved_frames(saved: Saved, columns: Container[Leaf]) -> list[tuple[Saved, list[Leaf]]]:
+    """The frames that a state has apart, each with the columns whose pictures they are."""
+    shared = [Saved(each, f"{SAVED}, shared") for each in saved.get("shared", list, otherwise=[])]
+    users: list[list[Leaf]] = [[tuple(leaf) for leaf in each.get("of", list[list[str]])] for each in shared]
+    of_all = [leaf for those in users for leaf in those]
+    if len(of_all) != len(set(of_all)) or not all(leaf in columns for leaf in of_all) or not all(users):
+        saved.refuse("shared", "frames of columns that it has, each in one place")
+    return list(zip(shared, users))
