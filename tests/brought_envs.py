@@ -254,6 +254,30 @@ def says(said: Any, **how: Any) -> Case:
     return Case(Says, args={"said": said}, **how)
 
 
+class OneInfo(Points):
+    """Keeps one info, and empties it at a reset."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Any] = {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.told.clear()
+        return super().reset(seed=seed)[0], self.told
+
+    def info(self) -> Any:
+        self.told["is_success"] = self.t == self.games
+        return self.told
+
+
+class Overflows(Points):
+    """Observes a number that the dtype of its space does not hold, on the third step."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
+
+    def obs(self) -> Any:
+        return np.array([self.t * 100], np.uint16)
+
+
 OF_RECORDERS = {"r": -99.0, "l": 1}
 
 CASES = {
@@ -302,6 +326,16 @@ CASES = {
         lambda env: {"final_obs": np.float32([777])}, refused={"brought-same": "info of a reset has 'final_obs'"}
     ),
     "a time limit that says so": says(lambda env: {"TimeLimit.truncated": True, "terminal_observation": np.zeros(1)}),
+    "one info": Case(OneInfo),
+    "one info under rewards that change": Case(OneInfo, wrappers=[Halved], as_learned=["brought"]),
+    "one info with a record": Case(
+        lambda: Halved(recorded(OneInfo())), alone=OneInfo, sure=lambda kind: kind != "brought-async"
+    ),
+    "a share for won": says({"is_success": 0.5}, refused=dict.fromkeys(KINDS, r"is_success")),
+    "won by agents": says({"is_success": {"a": True}}, refused=dict.fromkeys(KINDS, r"is_success")),
+    "an integer too large": Case(
+        Overflows, refused=dict.fromkeys(KINDS, "300 in the observation: uint8"), kinds=KINDS[:4]
+    ),
     "wins of several": says({"is_success": [True, False]}, refused=dict.fromkeys(KINDS, r"is_success")),
     "info of a list": says(
         in_steps(lambda env: [1, 2]),

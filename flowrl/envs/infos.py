@@ -84,12 +84,14 @@ def success_of(info: Mapping[str, Any]) -> int:
 
     Raises: SchemaError: `is_success` is not one truth value.
 
-    >>> success_of({"is_success": np.array([True])}), success_of({"success": 0.0}), success_of({})
+    >>> success_of({"is_success": np.array([True])}), success_of({"success": 0.0}), success_of({"success": 0.3})
     (1, 0, -1)
     """
     if (told := info.get(SUCCESS)) is not None:
         if (won := _truth(told)) is None:
-            raise SchemaError(f"info['is_success'] is {told!r}, expected True or False of the whole episode")
+            raise SchemaError(
+                f"info['is_success'] is {told!r}, expected one True or False, or 1 or 0, of the whole episode"
+            )
         return won
     won = _truth(info.get(ELSEWHERE))
     if won is None:
@@ -110,7 +112,19 @@ def rate_of(told: Iterable[bool | float | None]) -> tuple[float | None, int]:
 
 def _truth(told: Any) -> int | None:
     value = np.asarray(told)
-    return int(bool(value.item())) if value.size == 1 and value.dtype.kind in "biuf" else None
+    # Neither a share, which tells no win, nor NaN, which is true in Python.
+    return int(value.item()) if value.size == 1 and value.dtype.kind in "biuf" and value.item() in (0, 1) else None
+
+
+def kept(info: Any) -> Mapping[str, Any]:
+    """The `info` of an episode's last step, with what it says of success, as it is before the environment goes on: many
+    keep one dictionary, and the reset empties it.
+
+    Raises: SchemaError: see `checked_info` and `success_of`.
+    """
+    info = checked_info(info)
+    success = success_of(info)
+    return {**info, SUCCESS: None if success < 0 else success}
 
 
 @lru_cache

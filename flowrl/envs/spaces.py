@@ -186,12 +186,21 @@ def fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 
 def check_dtypes(row: Any, store: Observations, what: str = "observation") -> None:
-    """Raises: SchemaError if a checked row has another kind of number than its store."""
+    """Raises: SchemaError if a checked row has another kind of number than its store, or integers beyond it."""
     if isinstance(store, Batch):
         for key, column in store.items():
             check_dtypes(row[key], column, f"{what}[{key!r}]")
     elif not fits(row.dtype, store.dtype):
         raise SchemaError(f"the {what} is {row.dtype}, but its space says {store.dtype}")
+    else:
+        _check_range(row, store.dtype, what)
+
+
+def _check_range(given: npt.NDArray[Any], dtype: np.dtype[Any], what: str) -> None:
+    if given.dtype.kind in "iu" and dtype.kind in "iu" and not np.can_cast(given.dtype, dtype):
+        held = np.iinfo(dtype)  # numpy would wrap what is beyond
+        if beyond := [each for each in (given.min(), given.max()) if not held.min <= each <= held.max]:
+            raise SchemaError(f"{beyond[0]} in the {what}: {dtype}, as its space says, holds {held.min} to {held.max}")
 
 
 def find_unusable(store: Observations, what: str = "observation") -> tuple[int, str] | None:
@@ -254,6 +263,7 @@ def write_rows(what: str, values: Any, into: Observations, only: npt.NDArray[np.
     if not fits(given.dtype, into.dtype):
         raise SchemaError(f"{what} are {given.dtype}, expected {into.dtype}")
     if given.dtype != into.dtype:
+        _check_range(given, into.dtype, what)
         with np.errstate(over="ignore"):  # as in `write_row`
             given = given.astype(into.dtype)
     if only is None:

@@ -339,6 +339,7 @@ def test_a_wrong_kind_of_number_names_its_key() -> None:
     [
         ({"x": np.zeros(2, np.float32)}, r"observations\['x'\] have shape \(2,\), expected \(2, 1\)"),
         ({"in_": {"n": np.zeros(2)}}, r"observations\['in_'\]\['n'\] are float64, expected int64"),
+        ({"in_": {"n": np.full(2, 2**63, np.uint64)}}, r"9223372036854775808 in the observations\['in_'\]\['n'\]"),
         ({"in_": {}}, r"observations\['in_'\] lacks 'n'"),
         ({"y": np.zeros(2)}, "observations has extra 'y'"),
     ],

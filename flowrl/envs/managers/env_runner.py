@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.finite import EXPECTED, LARGEST
-from flowrl.envs.infos import RecordsEpisodes, checked_info, success_of
+from flowrl.envs.infos import RecordsEpisodes, checked_info, kept, success_of
 from flowrl.envs.managers.faults import During, Kind, classic_interface
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
 from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
@@ -106,7 +106,7 @@ class EnvRunner:
                 over, info = self._step()
                 if not over:
                     return None
-                self._note_end(info)
+                self._note_end(info := kept(info))
                 during = "reset"
                 self._reset(self._next_seed[self._id])
                 if self._recorder is not None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.infos import kept
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import classic_interface
@@ -92,7 +93,7 @@ class EnvManager(Manager):
                     write_row(obs, arrived, env_id, shape)
                 if over or cut:
                     terminated[env_id], truncated[env_id] = over, cut
-                    ended.append((env_id, info))
+                    ended.append((env_id, kept(info)))
             if written is not None:
                 arrived[:] = written
             if found := find_unusable(arrived) or find_unusable(reward, "reward"):
@@ -113,13 +114,11 @@ class EnvManager(Manager):
     def _end(self, env_id: int, info: Any, into: Observations) -> None:
         return_, length = float(self._return[env_id]), self.t.item(env_id)
         episode_id, inner = self.episode_id.item(env_id), self._recorders[env_id]
-        found = figures(info, None)  # what is wrong with the info is so in this episode
         self.done[env_id] = True
         self._next_episode(env_id)
         self._begin(env_id, into)
-        if inner is not None:
-            found = figures(info, inner)
-            forget(inner)
+        found = figures(info, inner)
+        forget(inner)
         self._finish(env_id, episode_id, return_, length, *found)
 
     def _begin_all(self) -> None:

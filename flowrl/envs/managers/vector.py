@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from flowrl.envs.infos import ELSEWHERE, SUCCESS, episode_of
+from flowrl.envs.infos import ELSEWHERE, SUCCESS, episode_of, kept
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import classic_interface
@@ -189,7 +189,7 @@ class VectorEnvManager(Manager):
         last = infos
         if has_reset:
             last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
-        info = {key: last[key][env_id] for key in (SUCCESS, ELSEWHERE) if _masked(last, key, env_id)}
+        info = {key: row_of(last[key], env_id) for key in (SUCCESS, ELSEWHERE) if _masked(last, key, env_id)}
         key = stats_key(self._around or self._inner[env_id])
         for source in (infos, last):  # a recorder around all of them writes at the top level
             if _masked(source, key, env_id) and isinstance(record := source[key], Mapping):
@@ -321,9 +321,9 @@ class Copies(SyncVectorEnv):
     def _add_info(self, vector_infos: dict[str, Any], env_info: Any, env_num: int) -> dict[str, Any]:
         ended = self._terminations[env_num] or self._truncations[env_num]
         if ended and self.autoreset_mode is AutoresetMode.SAME_STEP and self._is_last(env_info, env_num):
-            self.final[env_num] = env_info["final_info"]
+            self.final[env_num] = kept(env_info["final_info"])
             return super()._add_info(vector_infos, {"final_obs": env_info["final_obs"]}, env_num)
-        self.infos[env_num] = env_info
+        self.infos[env_num] = kept(env_info) if ended else env_info
         return vector_infos
 
     def _is_last(self, env_info: Any, env_num: int) -> bool:
