@@ -7,11 +7,21 @@ import dis
 import io
 import sys
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from array import array
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property, partial
 from inspect import ismethod
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from queue import Queue
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, cast
 
 import attrs
@@ -28,7 +38,7 @@ from flowrl.engine.pickling import attributes, parts
 from flowrl.engine.protocols import Array, ResourceContract, Saveable, has_member
 from flowrl.saved import Saved
 
-#: Most objects behind one operator that are looked at, and the most bytes of an array that are compared.
+#: Most objects behind one operator that are looked at, and the first bytes of an array that are compared.
 MOST, MOST_BYTES = 20_000, 1 << 24
 #: Metadata of a field of items, which pass through a plan and are no state.
 ITEMS = "flowrl.items"
@@ -37,6 +47,18 @@ REMEDY = (
     "class state_dict and load_state_dict"
 )
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+#: What else of Python's is looked into.
+_WRAPPERS = (
+    partial,
+    FunctionType,
+    MethodType,
+    SimpleNamespace,
+    MappingProxyType,
+    UserDict,
+    UserList,
+    Queue,
+    type(cache(id)),
+)
 #: Methods by which a container changes; not those with which memos are written, which may be lost.
 _MUTATORS = {"append", "appendleft", "extend", "insert", "add", "update", "pop", "popleft", "popitem", "remove"}
 _FOREIGN = frozenset({"flowrl", "numpy", "torch", "ray", *sys.stdlib_module_names} - {"__main__"})
@@ -78,6 +100,7 @@ def _contexts(op: Any) -> dict[str, Any]:
 
 
 _GENERATORS: dict[tuple[str, str], Ways] = {
+    ("numpy.random", "BitGenerator"): (lambda g: g.state, lambda g, state: setattr(g, "state", state)),
     ("numpy.random", "Generator"): (
         lambda g: g.bit_generator.state,
         lambda g, state: setattr(g.bit_generator, "state", state),
@@ -99,7 +122,11 @@ def _listed(value: Any) -> Any:
 def _generator(kind: Any) -> Ways | None:
     for base in kind.__mro__:
         module = base.__module__.replace("numpy.random._generator", "numpy.random")
-        module = {"numpy.random.mtrand": "numpy.random", "torch._C": "torch"}.get(module, module)
+        module = {
+            "numpy.random.mtrand": "numpy.random",
+            "numpy.random.bit_generator": "numpy.random",
+            "torch._C": "torch",
+        }.get(module, module)
         if (found := _GENERATORS.get((module, base.__name__))) is not None:
             return found if base.__name__ != "Random" or kind.__name__ != "SystemRandom" else None
     return None
@@ -125,14 +152,16 @@ def held(op: Any) -> Iterator[Held]:
     """What an operator holds, each once, the nearest first, up to `MOST` objects.
 
     It is looked for in init fields and bound methods, in containers, partials, closures, default arguments and the
-    globals that a function reads, and in the attributes of plain objects. Classes, and what is inside of a
-    resource, are left out: a resource saves its own.
+    globals that a function reads, among them methods of a module's own generator, such as `random.random`, and in the
+    attributes of plain objects and of their classes. What is inside of a resource is left out: it saves its own.
     """
     if is_operator(op):
         fields = [field.name for field in attrs.fields(type(op)) if field.init and not field.metadata.get(ITEMS)]
         waiting = deque((f"its {name}", vars(op)[name], True) for name in fields)
-        if not _is_foreign(type(op)) and has_member(type(op), "__call__"):
-            waiting.append(("", type(op).__call__, False))
+        if not _is_foreign(type(op)):
+            waiting.append(("", type(op), False))
+            if has_member(type(op), "__call__"):
+                waiting.append(("", type(op).__call__, False))
     else:
         waiting = deque([("" if not ismethod(op) else "its object", op.__self__ if ismethod(op) else op, True)])
         if ismethod(op):
@@ -140,9 +169,15 @@ def held(op: Any) -> Iterator[Held]:
     seen: dict[int, Any] = {}
     while waiting and len(seen) < MOST:
         where, item, near = waiting.popleft()
-        if type(item) in _ATOMS or isinstance(item, (type, ModuleType)) or id(item) in seen:
+        if type(item) in _ATOMS or isinstance(item, ModuleType) or id(item) in seen:
             continue
         seen[id(item)] = item
+        if isinstance(item, type):
+            if not _is_foreign(item):
+                where = f"class {item.__name__}"
+                yield Held(where, item, False)
+                waiting.extend((f"{where}.{name}", each, False) for name, each in _class_values(item).items())
+            continue
         kind = type(item)
         saveable = isinstance(item, Saveable) if near else _has_state(cast(Any, kind))
         if saveable or (kind.__name__ != "method" and _ways(item) is not None):
@@ -153,6 +188,7 @@ def held(op: Any) -> Iterator[Held]:
         yield Held(where, item, False)
         if _is_open(item):
             waiting.extend((f"{where}{at}".lstrip(", "), part, False) for at, part in parts(item))
+            waiting.append((where, kind, False))
 
 
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), range, slice, type(...)})
@@ -170,10 +206,11 @@ def _is_foreign(kind: Any) -> bool:
 
 def _is_open(item: Any) -> bool:
     """Whether it is looked into."""
-    if isinstance(item, (*_CONTAINERS, partial, FunctionType, MethodType, SimpleNamespace)):
+    if isinstance(item, (BuiltinFunctionType, MethodWrapperType)):
+        held_by = item.__self__
+        return isinstance(held_by, (*_CONTAINERS, Iterator)) or _ways(held_by) is not None
+    if isinstance(item, (*_CONTAINERS, *_WRAPPERS)):
         return True
-    if isinstance(item, BuiltinFunctionType):
-        return isinstance(item.__self__, _CONTAINERS)
     return not isinstance(item, Array) and (is_operator(item) or not _is_foreign(type(item)))
 
 
@@ -227,7 +264,7 @@ def lost(op: Any) -> Iterator[str]:
         what = each.what
         if each.resource:
             continue
-        if isinstance(what, Iterator) and not isinstance(what, io.IOBase):
+        if isinstance(what, Iterator) and not (isinstance(what, io.IOBase) and (what.closed or what.writable())):
             yield f"{each.where or 'it'}, a {type(what).__name__},"
         elif isinstance(what, FunctionType) and not _is_foreign(what):
             yield from _changes(what)
@@ -302,33 +339,82 @@ def watched(op: Any) -> list[tuple[str, Any, Any]]:
     return found + [each for each in plain if each[2] is not None]
 
 
-def changed(watching: list[tuple[str, Any, Any]]) -> Iterator[str]:
-    """What has changed since, in words."""
+def changed(watching: list[tuple[str, Any, Any]], saved: Iterable[Any] = ()) -> Iterator[str]:
+    """What has changed since, in words; tensors of resources that are `saved` are left out."""
     for where, what, before in watching:
-        now = dict(configuration(what)) if is_operator(what) else _now(what)
+        now = dict(configuration(what)) if is_operator(what) and not isinstance(what, type) else _now(what)
         if isinstance(before, dict) and isinstance(now, dict) and not isinstance(what, dict):
             names = [str(name) for name in now if name not in before or not _same(now[name], before[name])]
             of = (
                 "the variable " if isinstance(what, FunctionType) else f"{where} " if is_operator(what) else f"{where}."
             )
             yield from (f"{of}{name}" for name in names)
-        elif not _same_parts(now, before):
+        elif not _same_parts(now, before) and not (_is_tensor(what) and _memory(what) in _memories(saved)):
             yield f"{where}, a {type(what).__name__}," if where != "it" else f"its {type(what).__name__}"
+
+
+def _class_values(kind: type) -> dict[str, Any]:
+    """The numbers, texts and containers that a class has; not those of Python, such as `__doc__` and `_member_map_`."""
+    values = {
+        name: each for base in reversed(kind.__mro__) if not _is_foreign(base) for name, each in vars(base).items()
+    }
+    return {
+        name: each
+        for name, each in values.items()
+        if not (name[0] == name[-1] == "_") and (type(each) in _ATOMS or isinstance(each, (*_CONTAINERS, Array)))
+    }
 
 
 def _now(what: Any) -> Any:
     """What can be compared later; None: it cannot change, or that is not known."""
+    if isinstance(what, type):
+        return _class_values(what)
     if isinstance(what, FunctionType):
         return dict(zip(what.__code__.co_freevars, _cells(what))) | vars(what) or None
     if isinstance(what, (dict, list, set, deque)):
         return copy.copy(what) if type(what) in (dict, list, set, deque) else list(what)
-    if isinstance(what, (Array, bytearray)):
-        if isinstance(what, Array) and (type(what).__module__ != "numpy" or what.nbytes > MOST_BYTES):
+    if isinstance(what, (bytearray, array, memoryview)):
+        return zlib.crc32(bytes(what))
+    if isinstance(what, Array):
+        if type(what).__module__ == "numpy":
+            return zlib.crc32(what.flat[: MOST_BYTES // max(1, what.itemsize)].tobytes())
+        try:
+            return what._version if _is_tensor(what) else None  # which counts how often it has changed
+        except RuntimeError:  # of inference mode
             return None
-        return zlib.crc32(bytes(what) if isinstance(what, bytearray) else what.tobytes())
     if isinstance(what, (tuple, frozenset, partial, MethodType, BuiltinFunctionType)) or is_operator(what):
         return None
-    return (attributes(what) or None) if _is_open(what) else None
+    if not _is_open(what):
+        return None
+    return {name: each for name, each in attributes(what).items() if name not in _cached(cast(Any, type(what)))}
+
+
+@cache
+def _cached(kind: Any) -> set[str]:
+    return {name for base in kind.__mro__ for name, each in vars(base).items() if isinstance(each, cached_property)}
+
+
+def _is_tensor(what: Any) -> bool:
+    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(what).__mro__)
+
+
+def _memory(tensor: Any) -> Any:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _memories(saved: Iterable[Any]) -> set[Any]:
+    """Where the tensors of networks are, which resources are or have as parts."""
+    waiting, seen, found = deque(each.of if isinstance(each, HeldState) else each for each in saved), set[int](), set()
+    while waiting and len(seen) < MOST:
+        item = waiting.popleft()
+        if id(item) in seen or type(item) in _ATOMS or isinstance(item, (type, ModuleType)):
+            continue
+        seen.add(id(item))
+        if has_member(type(item), "parameters") and has_member(type(item), "buffers"):
+            found |= {_memory(tensor) for tensors in (item.parameters(), item.buffers()) for tensor in tensors}
+        elif isinstance(item, _CONTAINERS) or _has_state(cast(Any, type(item))):
+            waiting.extend(part for _, part in parts(item))
+    return found
 
 
 def _same_parts(now: Any, before: Any) -> bool:

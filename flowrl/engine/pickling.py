@@ -8,7 +8,7 @@ import pickle
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType
+from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, cast
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -83,7 +83,7 @@ def _broken_part(value: Any, seen: set[int]) -> tuple[str, Any, Exception] | Non
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a value, each with the suffix that accesses it, such as ".name" or "[0]"."""
-    if isinstance(value, dict):
+    if isinstance(value, (dict, MappingProxyType)):
         yield from ((f"[{key!r}]", part) for key, part in list(value.items()))  # a thread may write
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         yield from ((f"[{k}]", part) for k, part in enumerate(list(value)))
@@ -91,7 +91,7 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
     if isinstance(value, FunctionType):
         yield from ((f", variable {name}", part) for name, part in _used(value))
-    if isinstance(value, (MethodType, BuiltinMethodType)):
+    if isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         yield ".__self__", value.__self__
     if isinstance(value, MethodType):
         yield ".__func__", value.__func__
@@ -118,14 +118,25 @@ def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     defaults = function.__defaults__ or ()
     yield from zip(names[len(names) - len(defaults) :], defaults)
     yield from (function.__kwdefaults__ or {}).items()
-    for name in dict.fromkeys(_globals(function.__code__)):
+    for name, *attrs in dict.fromkeys(_globals(function.__code__)):
         value = function.__globals__.get(name)
         if not isinstance(value, FunctionType) or value.__globals__ is function.__globals__:
             yield name, value
+        for attr in attrs:
+            name, value = f"{name}.{attr}", vars(value).get(attr) if isinstance(value, ModuleType) else None
+            if not isinstance(getattr(value, "__self__", None), (ModuleType, type(None))):
+                yield name, value  # as np.random.rand, which has a generator
 
 
-def _globals(code: CodeType) -> Iterator[str]:
-    yield from (each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+def _globals(code: CodeType) -> Iterator[tuple[str, ...]]:
+    """The globals that code names, each with the attributes of it that it reads."""
+    found: list[str] = []
+    for each in dis.get_instructions(code):
+        if found and each.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield tuple(found)
+            found = []
+        if found or each.opname == "LOAD_GLOBAL":
+            found.append(each.argval)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _globals(inner)

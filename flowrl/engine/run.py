@@ -313,7 +313,7 @@ class Run:
     def _tell_lost(self) -> None:
         """Say once what has changed that no state has (D14)."""
         for meter, watching in self._watched:
-            if meter.path not in self._told_lost and (found := list(changed(watching))):
+            if meter.path not in self._told_lost and (found := list(changed(watching, self.resources.values()))):
                 self._told_lost.add(meter.path)
                 what = found[0] if len(found) == 1 else f"{found[0]} (and {len(found) - 1} more)"
                 log.warning("%s (%s): %s has changed and %s", meter.path, meter.site, what, REMEDY)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import numpy as np
 import pytest
+import torch
 
 from flowrl import Plan, from_items, operator, state
 from flowrl.errors import PlanError
@@ -69,6 +70,12 @@ def by_default(sums: Sum) -> Callable[[int], int]:
     return add
 
 
+def seeded(function: Callable[[int], float]) -> Callable[[int], float]:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    return function
+
+
 HOLDING: dict[str, Callable[[], Any]] = {
     "list": lambda: Using([Sum()], lambda held, x: held[0].add(x)),
     "tuple": lambda: Using((Sum(),), lambda held, x: held[0].add(x)),
@@ -82,6 +89,10 @@ HOLDING: dict[str, Callable[[], Any]] = {
     "operator": lambda: (lambda inner: lambda x: inner(x))(Inner()),
     "numpy": lambda: (lambda g: lambda x: x + g.normal())(np.random.default_rng(0)),
     "random": lambda: Using([random.Random(0)], lambda held, x: x + held[0].random()),
+    "bound": lambda: (lambda draw: lambda x: x + draw())(random.Random(0).random),
+    "bits": lambda: (lambda bits: lambda x: x + bits.random_raw())(np.random.PCG64(0)),
+    "global": lambda: seeded(lambda x: x + random.random()),
+    "numpy's": lambda: seeded(lambda x: x + np.random.rand()),  # noqa: NPY002
 }
 
 
@@ -199,10 +210,48 @@ def noted_by(of: Slotted) -> Callable[[int], int]:
     return lambda x: of.up(x)
 
 
+class Shared:
+    n = 0
+
+    def __call__(self, x: int) -> int:
+        type(self).n += 1
+        return x
+
+
+def tensor() -> Any:
+    total = torch.zeros(1)
+    return lambda x: float(total.add_(x))
+
+
+def viewed() -> Any:
+    view = memoryview(bytearray(1))
+
+    def count(x: int) -> int:
+        view[0] += 1
+        return x
+
+    return count
+
+
+def memoized() -> Any:
+    counts = {"seen": 0}
+
+    @cache
+    def count(x: int) -> int:
+        counts["seen"] += 1
+        return x
+
+    return count
+
+
 CHANGED: list[tuple[Callable[[], Any], str]] = [
     (lambda: noted_by(Slotted()), "variable of.n"),
     (lambda: partial(Slotted.up, Slotted()), ".args[0].n"),
     (by_attribute, "the variable n"),
+    (Shared, "class Shared.n"),
+    (tensor, "variable total, a Tensor,"),
+    (viewed, "variable view, a memoryview,"),
+    (memoized, "variable counts, a dict,"),
 ]
 
 
@@ -215,6 +264,42 @@ def test_whatever_an_object_keeps_its_state_in_is_looked_at(
         next(run)
         run.state_dict()
     assert f"{named} has changed and is not in checkpoints" in caplog.text
+
+
+def clipping() -> Callable[[int], float]:
+    layer = torch.nn.Linear(1, 1)
+    weights = list(layer.parameters())
+
+    def clip(x: int) -> float:
+        layer(torch.ones(1, 1)).sum().backward()
+        with torch.no_grad():
+            weights[0].sub_(x)
+        return float(torch.nn.utils.clip_grad_norm_(weights, 1.0))
+
+    return clip
+
+
+class Lazy:
+    def __init__(self) -> None:
+        self.by = 2
+
+    @cached_property
+    def table(self) -> list[int]:
+        return [self.by]
+
+    def __call__(self, x: int) -> int:
+        return x * self.table[0]
+
+
+@pytest.mark.parametrize("make", [clipping, Lazy])
+def test_what_is_saved_elsewhere_or_made_again_is_not_named(
+    make: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """D14: the weights of a module that is saved, and what is cached."""
+    with caplog.at_level(logging.WARNING, "flowrl"), from_items(N).for_each(make()).run() as run:
+        next(run)
+        run.state_dict()
+    assert not caplog.text
 
 
 def test_what_has_changed_and_cannot_be_saved_is_named_when_a_state_is_taken(caplog: pytest.LogCaptureFixture) -> None:

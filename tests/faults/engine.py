@@ -52,6 +52,20 @@ FAULTS = [
     Fault(
         "D14",
         "flowrl/engine/held.py",
+        "return what._version if _is_tensor(what) else None",
+        "return None",
+        HELD + "test_whatever_an_object_keeps_its_state_in_is_looked_at",
+    ),
+    Fault(
+        "D14",
+        "flowrl/engine/held.py",
+        "and _memory(what) in _memories(saved)",
+        "and False",
+        HELD + "test_what_is_saved_elsewhere_or_made_again_is_not_named",
+    ),
+    Fault(
+        "D14",
+        "flowrl/engine/held.py",
         "for at, part in parts(item))",
         "for at, part in ())",
         HELD + "test_what_has_a_state_is_saved_wherever_it_is_held",
