@@ -61,8 +61,8 @@ def picture_of(space: Any) -> Picture | None:
     """How a space is read as pictures; None for what stays numbers.
 
     Pictures are declared, see `declared`; or they are integers or booleans with three or four axes, or with two from
-    16 x 16 on. The first of four axes is a stack. Of three the channels are the one that differs from two equal ones;
-    else the first or the last, whichever is shorter.
+    16 x 16 on. The first of four axes is a stack, or the last if the first two are the long ones. Of three the channels
+    are the one that differs from two equal ones; else the first or the last, whichever is shorter.
 
     >>> str(picture_of(spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)))
     'pixels 12x84x84, /255'
@@ -185,6 +185,8 @@ def remarks(space: Any, name: str = "observations") -> Iterator[str]:
     what = f"{name} of {space.dtype}{list(space.shape)}"
     picture = picture_of(space)
     if picture is None:
+        if len(space.shape) > 4:
+            yield f"{what} pass dense layers, as numbers; if they are pictures, ReshapeObservation makes it four axes"
         planes = len(space.shape) in (3, 4) or (len(space.shape) == 2 and min(space.shape) >= SMALLEST)
         if planes or (len(space.shape) == 2 and _is_whole(space)):
             likely = "HW" if len(space.shape) == 2 else _guess(space.shape)[0]
@@ -228,6 +230,9 @@ def _guess(shape: tuple[int, ...]) -> tuple[str, bool]:
     if len(shape) == 2:
         return ("HW", True) if min(shape) >= SMALLEST else (DENSE, True)
     if len(shape) == 4:
+        height, width, *short = shape
+        if min(height, width) >= SMALLEST > max(short):  # frames were stacked behind their channels
+            return "HWCS", False
         axes, sure = _guess(shape[1:])
         return f"S{axes}", sure
     if len(shape) != 3:

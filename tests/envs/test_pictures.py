@@ -35,6 +35,7 @@ PICTURES: dict[str, tuple[Any, str | None, tuple[int, int, int, float] | None]] 
     "stacked color": (box((4, 96, 90, 3)), None, (12, 96, 90, 255)),
     "stacked color, channels first": (box((4, 3, 96, 90)), None, (12, 96, 90, 255)),
     "stacked gray frames with an axis of one": (box((4, 84, 84, 1)), None, (4, 84, 84, 255)),
+    "color stacked behind": (box((96, 90, 3, 4)), None, (12, 96, 90, 255)),
     "one gray frame": (box((84, 84)), None, (1, 84, 84, 255)),
     "glyphs": (box((21, 79), np.int16, high=5976), None, (1, 21, 79, 5976)),
     "depth": (box((60, 80, 1), np.uint16, high=65535), None, (1, 60, 80, 65535)),
@@ -176,6 +177,8 @@ def test_what_stays_numbers_or_was_guessed_is_said_in_a_line(caplog: pytest.LogC
     with caplog.at_level(logging.WARNING), PPO(env=Camera):
         pass
     assert not caplog.messages
+    assert "read as pictures by the axes HWCS" in next(remarks(box((84, 84, 3, 4))))
+    assert "ReshapeObservation" in next(remarks(box((2, 4, 84, 84, 3))))
     assert "names of things" in next(remarks(box((21, 79), np.int16, high=5976)))
 
 
