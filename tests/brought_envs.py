@@ -269,6 +269,17 @@ class OneInfo(Points):
         return self.told
 
 
+class EndsAs(Points):
+    """Says in a form of its own that an episode has ended."""
+
+    def __init__(self, form: Callable[[bool], Any]) -> None:
+        self.form = form
+
+    def step(self, action: Any) -> Any:
+        obs, reward, over, cut, info = super().step(action)
+        return obs, reward, self.form(over), cut, info
+
+
 class Overflows(Points):
     """Observes a number that the dtype of its space does not hold, on the third step."""
 
@@ -333,6 +344,12 @@ CASES = {
     ),
     "a share for won": says({"is_success": 0.5}, refused=dict.fromkeys(KINDS, r"is_success")),
     "won by agents": says({"is_success": {"a": True}}, refused=dict.fromkeys(KINDS, r"is_success")),
+    "an end in an array": Case(lambda: EndsAs(lambda over: np.array([over])), kinds=KINDS[:4]),
+    "an end by agent": Case(
+        lambda: EndsAs(lambda over: {"__all__": over}),
+        refused=dict.fromkeys(KINDS, "terminated is {'__all__': False}"),
+        kinds=KINDS[:4],
+    ),
     "an integer too large": Case(
         Overflows, refused=dict.fromkeys(KINDS, "300 in the observation: uint8"), kinds=KINDS[:4]
     ),

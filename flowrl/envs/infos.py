@@ -100,6 +100,24 @@ def success_of(info: Mapping[str, Any]) -> int:
     return won
 
 
+def ends_of(terminated: Any, truncated: Any) -> tuple[bool, bool]:
+    """Whether a step terminated and truncated its episode, where one of the two is true for Python: `[False]` is, too.
+
+    Raises: SchemaError: one is no single truth value.
+
+    >>> ends_of(np.array([True]), None), ends_of([False], 0)
+    ((True, False), (False, False))
+    """
+    return _ends("terminated", terminated), _ends("truncated", truncated)
+
+
+def _ends(name: str, told: Any) -> bool:
+    truth = _truth(told) if told else 0
+    if truth is None:
+        raise SchemaError(f"{name} is {told!r}, expected True or False of the whole environment")
+    return bool(truth)
+
+
 def rate_of(told: Iterable[bool | float | None]) -> tuple[float | None, int]:
     """The share of wins among the episodes that say, and their number; None says nothing (S9).
 

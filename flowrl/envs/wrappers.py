@@ -45,7 +45,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 
 from flowrl.envs.adapters.envpool import EnvPool
 from flowrl.envs.adapters.gym import ClassicEnv
-from flowrl.envs.infos import InfoColumns, RecordsEpisodes, VectorInfoColumns, episode_of
+from flowrl.envs.infos import InfoColumns, RecordsEpisodes, VectorInfoColumns, ends_of, episode_of
 from flowrl.envs.masks import ActionMask, VectorActionMask
 from flowrl.errors import CheckpointError
 from flowrl.storage.codec import Pickled
@@ -74,7 +74,7 @@ class RawRecorder(gymnasium.Wrapper[Any, Any, Any, Any], RecordsEpisodes):
             _say_as_learned(str(self.unwrapped))
             return obs, reward, terminated, truncated, info
         self.episode_lengths += 1
-        self._over = bool(terminated or truncated)
+        self._over = bool(terminated or truncated) and any(ends_of(terminated, truncated))
         if self._over:
             self.ended = self.episode_returns, self.episode_lengths
         return obs, reward, terminated, truncated, info

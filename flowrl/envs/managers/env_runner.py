@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.finite import EXPECTED, LARGEST
-from flowrl.envs.infos import RecordsEpisodes, checked_info, kept, success_of
+from flowrl.envs.infos import RecordsEpisodes, checked_info, ends_of, kept, success_of
 from flowrl.envs.managers.faults import During, Kind, classic_interface
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
 from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
@@ -133,8 +133,9 @@ class EnvRunner:
         if not -LARGEST <= reward <= LARGEST:
             raise SchemaError(f"the reward is {reward}, {EXPECTED}")
         self._write(obs, self._at[0])
-        self._reward[env_id], self._terminated[env_id], self._truncated[env_id] = reward, bool(over), bool(cut)
-        return bool(over or cut), info
+        ends = ends_of(over, cut) if over or cut else (False, False)
+        self._reward[env_id], (self._terminated[env_id], self._truncated[env_id]) = reward, ends
+        return any(ends), info
 
     def _reset(self, seed: int) -> None:
         self._since[self._host] = time.monotonic()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.envs.games.seats import SeatsEnv
-from flowrl.envs.infos import kept
+from flowrl.envs.infos import ends_of, kept
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import classic_interface
@@ -91,8 +91,8 @@ class EnvManager(Manager):
                     arrived[env_id] = obs
                 elif written is None:
                     write_row(obs, arrived, env_id, shape)
-                if over or cut:
-                    terminated[env_id], truncated[env_id] = over, cut
+                if (over or cut) and any(ends := ends_of(over, cut)):
+                    terminated[env_id], truncated[env_id] = ends
                     ended.append((env_id, kept(info)))
             if written is not None:
                 arrived[:] = written
