@@ -32,6 +32,7 @@ TEXTS: dict[str, Callable[[], list[Any]]] = {
     **dict.fromkeys(("ppo", "dqn", "manager", "worker"), lambda: [{"gamma": 0.5}]),
     **dict.fromkeys(("privileged", "critic_obs"), lambda: [("obs",), ("agent",), ("nothing",)]),
     "frozen": lambda: [["left"]],
+    "team": lambda: [["first"], ["left"]],
     "learners": lambda: [{"main": 1, "main_exploiter": 1}],
     "subgoal": lambda: [(1,)],
     "intrinsic": lambda: ["success"],
