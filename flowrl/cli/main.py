@@ -33,6 +33,7 @@ from flowrl.cli.parameters import (
     settings_of,
 )
 from flowrl.errors import ConfigError, FlowError, PlanError, printable
+from flowrl.settings import STEPS
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
@@ -114,7 +115,7 @@ def cli() -> None:
 @click.option(
     "--stop-steps",
     "steps",
-    type=Count(),
+    type=Count(STEPS),
     metavar="N",
     help="Budget in env steps, of offline plans in updates; the item that reaches it is the last.",
 )
@@ -128,7 +129,7 @@ def cli() -> None:
 @click.option(
     "--stop-updates",
     "updates",
-    type=Count(),
+    type=Count(STEPS),
     metavar="N",
     help="Budget in updates; the item that reaches it is the last.",
 )
@@ -164,8 +165,8 @@ def cli() -> None:
     "--from-with", metavar="WHAT", help="Take from there too: buffer, statistics; partial: leave out what does not fit."
 )
 @click.option("--quiet", is_flag=True, help="Print only how the run ended.")
-@click.option("--seeds", type=Count(), metavar="N", help="Run N times, with seeds from --seed on.")
-@click.option("--jobs", type=Count(), metavar="N", help="Number of --seeds that run at a time.")
+@click.option("--seeds", type=Count(10_000), metavar="N", help="Run N times, with seeds from --seed on.")
+@click.option("--jobs", type=Count(10_000), metavar="N", help="Number of --seeds that run at a time.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -723,7 +724,9 @@ def replay_item(ctx: click.Context, /, run: str, plan: str | None, no_debugger: 
 @click.argument("env")
 @click.option("--env-arg", "env_args", metavar="KEY=VALUE", multiple=True, help="Keyword argument of ENV.")
 @click.option("--wrapper", "wrappers", metavar="NAME", multiple=True, help="As NAME or NAME(ARGS), innermost first.")
-@click.option("--envs", "num_envs", type=Count(), default=8, show_default=True, metavar="N", help="Number per worker.")
+@click.option(
+    "--envs", "num_envs", type=Count(10_000), default=8, show_default=True, metavar="N", help="Number per worker."
+)
 @click.option("--steps", type=Count(), default=1_000, show_default=True, metavar="N", help="Steps per check, at most.")
 @click.option(
     "--timeout", type=Number(above=0), default=30, show_default=True, metavar="S", help="Seconds to wait for an answer."

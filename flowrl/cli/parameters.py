@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from flowrl.errors import ConfigError
+from flowrl.settings import COUNT
 
 if TYPE_CHECKING:
     from flowrl.rollout.evaluation import Goal
@@ -54,14 +55,19 @@ PLAN_OPTIONS = (
 
 
 class Count(click.ParamType[int]):
-    """A positive whole number, also written as 5e4 or 50_000."""
+    """A positive whole number, also written as 5e4 or 50_000, and at most `most` (X4)."""
 
     name = "count"
+
+    def __init__(self, most: int = COUNT) -> None:
+        self.most = most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             number = float(value)
             if number == int(number) and number >= 1:
+                if number > self.most:
+                    self.fail(f"{value!r} is more than {self.most:,}, the most.", param, ctx)
                 return int(number)
         except (ValueError, OverflowError):
             pass

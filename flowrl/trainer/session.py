@@ -548,10 +548,11 @@ class Session:
         self._whole = self._complete = False
         self._write_journal()
         self.evaluation = evaluation_in(result) or self.evaluation
-        if result.get("best_eval_return") is not None:
-            self.best = result["best_eval_return"]
         newest = {name: score for name, score in result.items() if name.startswith("confirmed_return")}
-        self.confirmed = newest or self.confirmed
+        best = result.get("best_eval_return")
+        if newest or best not in (None, self.best):  # a better policy has not the confirmation of the one before
+            self.confirmed = newest
+        self.best = self.best if best is None else best
 
     def _save_policy(self) -> None:
         """Write policy_last.pt, and policy.pt unless it holds the best policy of an evaluation."""

@@ -12,9 +12,13 @@ from flowrl.errors import ConfigError
 
 
 def test_counts_are_whole_and_positive():
+    """X4: and have a most, before anything is multiplied by one."""
     assert [Count().convert(text, None, None) for text in ("1", "5e4", "50_000")] == [1, 50_000, 50_000]
     for text in ("0", "-1", "1.5", "inf", "many"):
         with pytest.raises(click.BadParameter, match="whole number of at least 1"):
+            Count().convert(text, None, None)
+    for text in ("1e30", "2147483648"):
+        with pytest.raises(click.BadParameter, match="is more than 2,147,483,647, the most"):
             Count().convert(text, None, None)
 
 

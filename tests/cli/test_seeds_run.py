@@ -171,6 +171,7 @@ def test_bad_input_is_said_before_any_seed_runs(folder: Path) -> None:
         (("--seeds", 3, "--sink", "cvs"), "no sink 'cvs'; did you mean 'csv'?"),
         (("--seeds", 3, "--out", "full"), "full is not empty"),
         (("--seeds", 0), "'0' is not a whole number of at least 1"),
+        (("--seeds", "1e30"), "'1e30' is more than 10,000, the most"),
         (("--jobs", 2), "add --seeds N"),
     ]:
         done = flowrl("run", "tiny.py", *arguments)

@@ -202,7 +202,10 @@ def test_a_goal_of_agents_is_confirmed_for_each_of_them(tmp_path: Path) -> None:
     assert parts.summary_of(tmp_path / "run")["outcome"] == "goal"
     later = ("--stop-return", "left=1e6", "--stop-return", "right=-1e6", "--stop-steps", result["env_steps"] + 512)
     assert parts.flowrl("run", "--resume", tmp_path / "run", *later, "--quiet").exit_code == 3
-    assert parts.summary_of(tmp_path / "run")["outcome"] == "budget"
+    summary = parts.summary_of(tmp_path / "run")
+    assert summary["outcome"] == "budget"
+    assert summary["best_eval_return"] > result["best_eval_return"]
+    assert summary["confirmed_return"] is None  # which the policy before had
     with PPO(out=tmp_path / "no run", **small) as trainer, pytest.raises(ConfigError, match="expected a number"):
         trainer.train(env_steps=512, goal={"left": "far"})  # type: ignore[dict-item]
 
