@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import check_names
@@ -133,6 +134,19 @@ def make_store(
     if unnamed := [key for key in space.spaces if not isinstance(key, str)]:
         raise ConfigError(f"the {role} space has the key {unnamed[0]!r}: a column is named by a string")
     return Batch({key: make_store(part, num_envs, f"{role}[{key!r}]", zeros) for key, part in space.spaces.items()})
+
+
+def first_members(space: gymnasium.Space[Any], count: int) -> Any:
+    """Observations `[count, ...]` that are in their space (R7): zeros, and the first of choices, wherever they start.
+
+    >>> first_members(spaces.Dict(at=spaces.Discrete(3, start=4)), 2)
+    {'at': array([4, 4])}
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: first_members(part, count) for key, part in space.spaces.items()}
+    zeros: Any = create_empty_array(space, count, np.zeros)
+    choices = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    return (zeros + start_of(space)).astype(zeros.dtype) if choices else zeros
 
 
 def row_shape(store: Observations) -> RowShape:

@@ -9,10 +9,10 @@ import attrs
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector.utils import create_empty_array
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.envs.spaces import first_members
 from flowrl.errors import ConfigError
 from flowrl.policies.adam import Adam
 from flowrl.policies.distributions import ActionHead, DiscreteChoice, NoisyChoice
@@ -163,7 +163,7 @@ class Conditioned:
         best = float(policy.model.best_return)
         wanted = self.target_return if self.target_return is not None else best if math.isfinite(best) else 0.0
         target, t = np.array([wanted], np.float64), np.zeros(1, np.int64)
-        obs = create_empty_array(policy.observation_space, 1, np.zeros)
+        obs = first_members(policy.observation_space, 1)
         none = Batch(obs=obs, action=choosing.greedy(np.zeros((1, choosing.outputs), np.float32)))
         seen = none.replace(return_to_go=target, t=t)[:, None]
         seen = seen.map(lambda column: np.repeat(column, policy.settings.context, 1))

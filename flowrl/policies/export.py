@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector.utils import create_empty_array
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.envs.spaces import first_members
 from flowrl.errors import ConfigError
 from flowrl.policies.protocols import HasMemory, InTorch
 from flowrl.storage.files import replacing
@@ -104,7 +104,7 @@ def _of_torch_alone() -> Iterator[None]:
 
 def _example(space: gymnasium.Space[Any]) -> Any:
     """Three observations of zeros, as tensors: one alone would fix the batch size to 1."""
-    empty: Any = create_empty_array(space, 3, np.zeros)
+    empty: Any = first_members(space, 3)
     return _map(empty, torch.from_numpy)
 
 

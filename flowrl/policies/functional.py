@@ -9,11 +9,11 @@ import attrs
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector.utils import create_empty_array
 from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
+from flowrl.envs.spaces import first_members
 from flowrl.errors import ConfigError, PlanError
 from flowrl.policies.in_numpy import host, log_softmax
 from flowrl.policies.learning import Learning
@@ -141,7 +141,7 @@ class _Functional(Policy):
     def _try_out(self) -> None:
         """Act once on an observation of zeros, to reject a model that does not fit before any work."""
         name, space = type(self).__name__, self.action_space
-        empty: Any = create_empty_array(self.observation_space, 1, np.zeros)
+        empty: Any = first_members(self.observation_space, 1)
         zeros: Any = Batch(empty) if isinstance(empty, Mapping) else empty
         try:
             with torch.no_grad():  # not inference mode: lazy layers would get weights that cannot learn

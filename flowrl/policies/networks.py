@@ -12,12 +12,12 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector.utils import create_empty_array
 from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.pictures import NATURE_SIDE, asks_for_nature, picture_of
+from flowrl.envs.spaces import first_members
 from flowrl.envs.spec import import_module, name_of
 from flowrl.errors import ConfigError, SchemaError, closest
 from flowrl.policies.distributions import Acting, Distribution, check_choices, way_out
@@ -563,7 +563,7 @@ def custom_encoder(network: Any, space: gymnasium.Space[Any]) -> Encoder:
     features = getattr(made, "features", None)
     if not isinstance(features, int) or features < 1:
         raise ConfigError(f"network={name}: its `features` are {features!r}, expected the width of its output")
-    empty: Any = create_empty_array(space, 2, np.zeros)
+    empty: Any = first_members(space, 2)
     zeros: Any = Batch(empty).to_torch() if isinstance(empty, Mapping) else torch.from_numpy(empty)
     try:
         with torch.no_grad():

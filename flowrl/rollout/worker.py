@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data import Batch
 from flowrl.data.advantages import values_arrived_in
@@ -21,6 +20,7 @@ from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema, schema_of
 from flowrl.engine.subplan import SubplanWorker
 from flowrl.envs import Episode, Fault, Manager
 from flowrl.envs.masks import UNASKED
+from flowrl.envs.spaces import first_members
 from flowrl.errors import FlowError, NotFinite
 from flowrl.learners.all_reduce import Peer
 from flowrl.policies import Policy
@@ -327,7 +327,7 @@ def collected(
 ) -> Schema:
     """The columns of `RolloutWorker.sample`, computed without an environment; `infos`: shapes of those of `info`."""
     try:
-        obs: Any = create_empty_array(observation_space, 1)
+        obs: Any = first_members(observation_space, 1)
         obs = Batch(obs) if isinstance(obs, dict) else obs
         mode: Any = policy.collect_mode
         state = initial_states(mode, 1)

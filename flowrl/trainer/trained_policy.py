@@ -11,13 +11,12 @@ import attrs
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector.utils import create_empty_array
 
 from flowrl.data import Batch
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.masks import without_choice
-from flowrl.envs.spaces import keyed
+from flowrl.envs.spaces import first_members, keyed
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.policies.devices import torch_threads
 from flowrl.policies.masks import action_mask
@@ -158,7 +157,7 @@ class TrainedPolicy:
         acted_on = policy.actor_space if isinstance(policy, Policy) else space
         rows, count = _rows(_acted_on(obs, space, acted_on), acted_on)
         if not deterministic and space is not acted_on:  # drawing gives a value too, which nobody reads
-            rest: Any = create_empty_array(space, count or 1, np.zeros)
+            rest: Any = first_members(space, count or 1)
             rows = Batch({**rest, **rows})
         mask = action_mask(rows)
         if mask is not None and (stuck := without_choice(mask, policy.action_space)).size:

@@ -319,3 +319,9 @@ def test_a_policy_that_cannot_be_tried_out_is_told_with_its_reason(caplog: pytes
     assert collected(policy, policy.observation_space) == collected(policy, policy.observation_space) == UNKNOWN
     (told,) = caplog.messages
     assert "what Broken collects: it cannot act on an observation of zeros: ValueError: no mode yet" in told
+
+
+def test_what_choices_that_start_above_zero_collect_is_known() -> None:
+    """R7: zero is none of them, so that trying the policy out with zeros had failed."""
+    policy = DQNPolicy(spaces.Dict(at=spaces.Discrete(3, start=4)), spaces.Discrete(2), hidden=(4,), device="cpu")
+    assert collected(policy, policy.observation_space) != UNKNOWN
