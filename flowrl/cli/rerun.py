@@ -224,7 +224,8 @@ class Again:
         if self.replay is not None:
             head += f", {self.replay.taken:,} of {self.replay.size:,} decisions and items of its journal"
             if not self.replay.whole:
-                lines = ["its journal has no end, since the run was killed: this is up to the last entry that is whole"]
+                why = "though the run has ended: the file is cut off" if self.summary else "since the run was killed"
+                lines = [f"its journal has no end, {why}; this is up to the last entry that is whole"]
         if self.differs:
             return [head, *lines, f"it {self.differs}"]
         if self.stopped:
