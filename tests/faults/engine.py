@@ -608,7 +608,7 @@ FAULTS = [
         "flowrl/engine/gather.py",
         "    emitted: int = state(default=0, added=True)",
         "    emitted: int = state(default=0)",
-        "tests/storage/test_written_before.py::test_a_run_goes_on_from_an_old_checkpoint",
+        "tests/storage/test_written_before.py::test_a_state_may_lack_what_operators_have_added_since",
     ),
     Fault(
         "D12",

@@ -44,6 +44,16 @@ def test_a_run_goes_on_from_an_old_checkpoint(name: str) -> None:
     assert same(ends[0], ends[1])
 
 
+def test_a_state_may_lack_what_operators_have_added_since() -> None:
+    """D5."""
+    saved = load_checkpoint(BEFORE / "apex_dqn", trusted=True)
+    del saved["operators"]["store.gather_async"]["emitted"]
+    workers, plan = make("apex_dqn")
+    with workers, plan.run(seed=5) as run:
+        run.load_state_dict(saved)
+        assert next(run)["env_steps"] > saved["ledger"]["counters"]["env_steps"]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
