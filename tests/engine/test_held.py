@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -218,6 +218,15 @@ class Shared:
         return x
 
 
+@operator
+class SharedOperator:
+    totals: ClassVar[dict[str, int]] = {"n": 0}
+
+    def __call__(self, x: int) -> int:
+        type(self).totals["n"] += 1
+        return x
+
+
 def tensor() -> Any:
     total = torch.zeros(1)
     return lambda x: float(total.add_(x))
@@ -249,6 +258,7 @@ CHANGED: list[tuple[Callable[[], Any], str]] = [
     (lambda: partial(Slotted.up, Slotted()), ".args[0].n"),
     (by_attribute, "the variable n"),
     (Shared, "class Shared.n"),
+    (SharedOperator, "class SharedOperator.totals, a dict,"),
     (tensor, "variable total, a Tensor,"),
     (viewed, "variable view, a memoryview,"),
     (memoized, "variable counts, a dict,"),
