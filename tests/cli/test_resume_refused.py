@@ -148,6 +148,16 @@ def test_other_versions_are_warned_of(own, caplog):
     assert "torch was 1.0 and is" in caplog.text
 
 
+@pytest.mark.parametrize(("name", "value"), [("inserts", "GAE"), ("again", "one"), ("stop", {"steps": "many"})])
+def test_what_run_json_says_is_believed_by_its_type(own, name, value):
+    """E14."""
+    about = json.loads((own / "run.json").read_text())
+    (own / "run.json").write_text(json.dumps({**about, name: value}))
+    refused = flowrl("run", "--resume", "run")
+    assert refused.exit_code == 2
+    assert f"run.json is malformed: {name} is " in refused.stderr
+
+
 def test_one_process_at_a_time(own, folder):
     endless = PLAN.replace("def look(batch):\n", "def look(batch):\n    print('in', flush=True)\n    input()\n")
     (folder / "endless.py").write_text(endless)
