@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from torch.nn.utils import parametrize
 from flowrl.errors import ConfigError
 from flowrl.policies.sampling import Array
 from flowrl.policies.torch_private import has_hooks, writes
-
-if TYPE_CHECKING:
-    from flowrl.policies.policy import Policy
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -33,7 +30,7 @@ ACTIVATIONS: dict[type[nn.Module], Function] = {
 
 
 class InNumpy:
-    """The model of a policy with `act_backend="numpy"`, as a function of arrays.
+    """A model as a function of arrays, for `act_backend="numpy"`.
 
     Weights on this host are not copied; those on a GPU are, at the first act after they change.
 
@@ -41,31 +38,28 @@ class InNumpy:
         ConfigError: the model has a part without a numpy form.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._read()
+    _copied: list[int]  # `_changes` when the weights were last copied; empty: never
 
-    def __call__(self) -> Any:
-        """The function with the current weights."""
-        if self._model is not self._policy.model or self._places != self._where():
-            self._read()  # the weights moved to other tensors
-        if self._on_host is not self._model and self._copied != self._changes():
-            self._copy()
+    def __init__(self, model: nn.Module) -> None:
+        self._read(model)
+
+    def __call__(self, model: nn.Module, version: int) -> Any:
+        """The function with the current weights of this model, which are of this version."""
+        if self._model is not model or self._places != self._where():
+            self._read(model)  # the weights moved to other tensors
+        if self._on_host is not model and self._copied != (now := self._changes(version)):
+            self._on_host.load_state_dict(model.state_dict())
+            self._copied = now
         return self._function
 
-    def _read(self) -> None:
-        self._model = self._policy.model
-        self._weights = [*self._model.parameters(), *self._model.buffers()]
+    def _read(self, model: nn.Module) -> None:
+        self._model = self._on_host = model
+        self._weights = [*model.parameters(), *model.buffers()]
         self._places = self._where()
-        self._on_host = self._model
+        self._copied = []
         if not self._is_here():
-            self._on_host = copy.deepcopy(self._model).cpu()
-            self._copy()
+            self._on_host = copy.deepcopy(model).cpu()
         self._function = in_numpy(self._on_host)
-
-    def _copy(self) -> None:
-        self._on_host.load_state_dict(self._model.state_dict())
-        self._copied = self._changes()
 
     def _is_here(self) -> bool:
         return all(weight.device.type == "cpu" for weight in self._weights)
@@ -73,9 +67,9 @@ class InNumpy:
     def _where(self) -> list[int]:
         return list(map(torch.Tensor.data_ptr, self._weights))
 
-    def _changes(self) -> list[int]:
+    def _changes(self, version: int) -> list[int]:
         """A list that changes with any write: fused optimizers change the version, others the tensors' counts."""
-        return [self._policy.version, *writes(self._weights)]
+        return [version, *writes(self._weights)]
 
 
 def in_numpy(module: nn.Module) -> Function:

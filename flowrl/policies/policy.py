@@ -177,7 +177,7 @@ class Policy(abc.ABC):
             self.learn_mode.compiled = CompiledLoss(self.learn_mode)
         if given.act_backend == "auto" and self.device.type == "cpu":
             try:
-                self._in_numpy = InNumpy(self)
+                self._in_numpy = InNumpy(self.model)
             except ConfigError as error:  # the model has a part without a numpy form
                 log.info("%s acts in torch: %s", type(self).__name__, error)
             self._auto_is_numpy = self._in_numpy is not None
@@ -385,8 +385,8 @@ class Policy(abc.ABC):
         if not self.acts_in_numpy:
             return self.model
         if self._in_numpy is None:
-            self._in_numpy = InNumpy(self)
-        return self._in_numpy()
+            self._in_numpy = InNumpy(self.model)
+        return self._in_numpy(self.model, self.version)
 
     def export(self, path: str | Path) -> None:
         """Write the greedy policy to a ".pt2" or ".onnx" file: see `flowrl.policies.export.export`."""

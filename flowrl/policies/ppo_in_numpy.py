@@ -118,8 +118,8 @@ class PPOInNumpy:
     def _networks(self) -> tuple[ActorCriticInNumpy, Layers, Layers]:
         """The networks on arrays, and the layers of actor and critic, where the weights are now."""
         if self._in_numpy is None:
-            self._in_numpy = InNumpy(self.policy)
-        network = self._in_numpy()
+            self._in_numpy = InNumpy(self.policy.model)
+        network = self._in_numpy(self.policy.model, self.policy.version)
         model = self.policy.model
         layers = (layer for part in (model.actor, model.critic) for layer in part if type(layer) is nn.Linear)
         of = [id(each) for layer in layers for each in (layer.weight, layer.bias)]  # sooner than parameters()

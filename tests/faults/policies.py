@@ -787,15 +787,15 @@ FAULTS = [
     Fault(  # what a fused optimiser writes is not counted by the tensors
         "F3",
         "flowrl/policies/in_numpy.py",
-        "return [self._policy.version, *writes(self._weights)]",
+        "return [version, *writes(self._weights)]",
         "return [*writes(self._weights)]",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
     ),
     Fault(  # nor by the version what is loaded
         "F3",
         "flowrl/policies/in_numpy.py",
-        "return [self._policy.version, *writes(self._weights)]",
-        "return [self._policy.version]",
+        "return [version, *writes(self._weights)]",
+        "return [version]",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
     ),
     Fault(  # a copied policy acts with the weights of the first one
