@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from torch import nn
 
-from flowrl.policies.networks import Pixels
+from flowrl.networks.networks import Pixels
 
 #: The mean return of 1,000 episodes of random actions.
 RANDOM = {"CartPole-v1": 22.2, "Acrobot-v1": -499.1, "MountainCar-v0": -200.0, "Pendulum-v1": -1_230.7}

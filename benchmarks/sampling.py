@@ -21,8 +21,8 @@ import torch
 from common import Pair, Row, compare, interleaved, print_machine
 
 from flowrl.envs import make_manager
+from flowrl.networks.networks import ActorCritic
 from flowrl.policies import PPOPolicy
-from flowrl.policies.networks import ActorCritic
 from flowrl.rollout import RolloutWorker
 
 FRAGMENT = 128

@@ -27,9 +27,9 @@ from common import Pair, Row, compare, installed, interleaved, print_machine
 from search_peers import DISCOUNT, PEERS
 
 from flowrl.envs.games import GameModel, make
-from flowrl.policies.in_numpy import log_softmax
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.sampling import Array
+from flowrl.networks.in_numpy import log_softmax
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.sampling import Array
 from flowrl.policies.search import Evaluate, ModelStep, gumbel_search, softmax, tree_search
 from tests.policies import one_tree
 

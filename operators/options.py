@@ -19,13 +19,13 @@ from flowrl.engine.plan import Plan
 from flowrl.envs.make import who_begins
 from flowrl.errors import ConfigError, PlanError, did_you_mean
 from flowrl.learners import Aggregators, LearnerGroup
+from flowrl.networks.recurrent import Cell, MemorySettings
 from flowrl.operators.batches import CollectBatches, ScaleRewards, SplitBatch
 from flowrl.operators.normalize import GatherStatistics, NormalizeRewards, UpdateStatistics
 from flowrl.operators.replay import MixInReplay, UpdatePriorities
 from flowrl.operators.train import ApplyGradients, AverageGradients, ComputeGradients, UpdateKL
 from flowrl.operators.turns import JoinTurns
 from flowrl.operators.unrolls import Episodes, Unroll
-from flowrl.policies.recurrent import Cell, MemorySettings
 from flowrl.schedules import NumberOrSchedule, schedule
 from flowrl.settings import (
     Option,

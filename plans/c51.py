@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
+from flowrl.networks.heads import CategoricalSettings
 from flowrl.plans import dqn
 from flowrl.policies import CategoricalHead, DQNPolicy
-from flowrl.policies.heads import CategoricalSettings
 from flowrl.trainer.trainer import Trainer
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
+from flowrl.networks.heads import QuantileSettings
 from flowrl.plans import dqn
 from flowrl.policies import DQNPolicy, QuantileHead
-from flowrl.policies.heads import QuantileSettings
 from flowrl.schedules import NumberOrSchedule
 from flowrl.trainer.trainer import Trainer
 

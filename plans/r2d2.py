@@ -8,6 +8,7 @@ import attrs
 
 from flowrl.data import PrioritizedSequenceReplayBuffer
 from flowrl.engine.plan import Plan
+from flowrl.networks.recurrent import Cell, MemorySettings
 from flowrl.operators import (
     Concurrently,
     ParallelRollouts,
@@ -22,7 +23,6 @@ from flowrl.operators.options import NormalizedReplay, ReplaySettings, SequenceB
 from flowrl.policies import R2D2Policy
 from flowrl.policies.dqn import EpsilonSettings
 from flowrl.policies.r2d2 import SequenceSettings
-from flowrl.policies.recurrent import Cell, MemorySettings
 from flowrl.rollout import WorkerSet
 from flowrl.settings import fraction, not_negative
 from flowrl.trainer.trainer import ActingConfig, Trainer

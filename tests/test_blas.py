@@ -6,7 +6,7 @@ import pytest
 import threadpoolctl
 
 from flowrl.blas import VARIABLES, blas_threads
-from flowrl.policies.devices import torch_threads
+from flowrl.networks.devices import torch_threads
 
 
 def threads() -> set[int]:

@@ -14,7 +14,7 @@ from flowrl.cli.seeds import middle, middle_text
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs import Environments
 from flowrl.errors import CheckpointError, ConfigError
-from flowrl.policies.devices import torch_threads
+from flowrl.networks.devices import torch_threads
 from flowrl.rollout import NashConv, Payoffs, Scores, payoffs
 from flowrl.rollout import nash_conv as judge
 from flowrl.rollout.evaluation import MAX_STEPS

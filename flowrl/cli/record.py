@@ -17,8 +17,8 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.envs.dataset_spaces import origin
 from flowrl.errors import ConfigError
 from flowrl.frames import one_line
+from flowrl.networks.devices import torch_threads
 from flowrl.policies import Policies, Policy, RandomPolicy, ScriptedPolicy
-from flowrl.policies.devices import torch_threads
 from flowrl.rollout import RolloutWorker, WorkerSet
 from flowrl.rollout.groups import Group
 from flowrl.rollout.policy_map import PolicyMap, policy_map

@@ -19,7 +19,7 @@ from flowrl.engine.futures import Future
 from flowrl.engine.protocols import JointWorker
 from flowrl.engine.workers import ask, wait_for
 from flowrl.errors import Disconnected, WorkerDied
-from flowrl.policies.torch_private import process_group
+from flowrl.networks.torch_private import process_group
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy

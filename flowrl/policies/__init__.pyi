@@ -1,5 +1,14 @@
 # Written by tests/derived.py.
 
+from flowrl.networks.heads import CategoricalHead as CategoricalHead
+from flowrl.networks.heads import QuantileHead as QuantileHead
+from flowrl.networks.heads import ValueHead as ValueHead
+from flowrl.networks.masks import action_mask as action_mask
+from flowrl.networks.masks import masked as masked
+from flowrl.networks.normalize import Normalizer as Normalizer
+from flowrl.networks.sampling import argmax_sample as argmax_sample
+from flowrl.networks.sampling import eps_greedy_sample as eps_greedy_sample
+from flowrl.networks.sampling import multinomial_sample as multinomial_sample
 from flowrl.policies.a2c import A2CPolicy as A2CPolicy
 from flowrl.policies.actor_critic import ActorCriticPolicy as ActorCriticPolicy
 from flowrl.policies.alphazero import AlphaZeroPolicy as AlphaZeroPolicy
@@ -15,19 +24,13 @@ from flowrl.policies.dqfd import DQfDPolicy as DQfDPolicy
 from flowrl.policies.dqn import DQNPolicy as DQNPolicy
 from flowrl.policies.dreamer import DreamerPolicy as DreamerPolicy
 from flowrl.policies.functional import policy_from as policy_from
-from flowrl.policies.heads import CategoricalHead as CategoricalHead
-from flowrl.policies.heads import QuantileHead as QuantileHead
-from flowrl.policies.heads import ValueHead as ValueHead
 from flowrl.policies.impala import IMPALAPolicy as IMPALAPolicy
 from flowrl.policies.impala import VTraceLimits as VTraceLimits
 from flowrl.policies.iql import IQLPolicy as IQLPolicy
 from flowrl.policies.iqn import IQNPolicy as IQNPolicy
 from flowrl.policies.marwil import MARWILPolicy as MARWILPolicy
 from flowrl.policies.masac import MASACPolicy as MASACPolicy
-from flowrl.policies.masks import action_mask as action_mask
-from flowrl.policies.masks import masked as masked
 from flowrl.policies.muzero import MuZeroPolicy as MuZeroPolicy
-from flowrl.policies.normalize import Normalizer as Normalizer
 from flowrl.policies.policies import Policies as Policies
 from flowrl.policies.policy import Policy as Policy
 from flowrl.policies.ppo import PPOPolicy as PPOPolicy
@@ -39,9 +42,6 @@ from flowrl.policies.r2d2 import R2D2Policy as R2D2Policy
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy as RecurrentPPOPolicy
 from flowrl.policies.redq import REDQPolicy as REDQPolicy
 from flowrl.policies.sac import SACPolicy as SACPolicy
-from flowrl.policies.sampling import argmax_sample as argmax_sample
-from flowrl.policies.sampling import eps_greedy_sample as eps_greedy_sample
-from flowrl.policies.sampling import multinomial_sample as multinomial_sample
 from flowrl.policies.scripted import RandomPolicy as RandomPolicy
 from flowrl.policies.scripted import ScriptedPolicy as ScriptedPolicy
 from flowrl.policies.soft_q import RBCPolicy as RBCPolicy

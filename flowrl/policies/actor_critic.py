@@ -14,13 +14,13 @@ from flowrl.data.advantages import NEEDED, values_arrived_in, with_advantages, w
 from flowrl.data.columns import ACTION_MASK, STATE
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.policies.adam import Adam
-from flowrl.policies.distributions import Acting, Distribution, distribution
-from flowrl.policies.in_numpy import host
+from flowrl.networks.adam import Adam
+from flowrl.networks.distributions import Acting, Distribution, distribution
+from flowrl.networks.in_numpy import host
+from flowrl.networks.networks import ActorCritic, Encoder, part_encoder, without
+from flowrl.networks.sampling import Array
 from flowrl.policies.learning import Learning
-from flowrl.policies.networks import ActorCritic, Encoder, part_encoder, without
 from flowrl.policies.policy import Policy
-from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule, value_at
 from flowrl.settings import Settings, fraction, scheduled, setting, sizes, span
 

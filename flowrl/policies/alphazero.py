@@ -16,13 +16,13 @@ from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.envs.make import model_of
 from flowrl.errors import ConfigError
-from flowrl.policies.adam import Adam
-from flowrl.policies.in_numpy import Function, host, in_numpy, log_softmax
+from flowrl.networks.adam import Adam
+from flowrl.networks.in_numpy import Function, host, in_numpy, log_softmax
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import Encoder, actions_of, encoder, mlp
+from flowrl.networks.sampling import Array, argmax_sample, softmax_sample
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import Encoder, actions_of, encoder, mlp
 from flowrl.policies.policy import Policy
-from flowrl.policies.sampling import Array, argmax_sample, softmax_sample
 from flowrl.policies.search import tree_search
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import at_least_one, fraction, not_negative, positive, scheduled, setting, sizes, span

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.networks.networks import ActorCritic, follow
 from flowrl.policies.actor_critic import OVER_TIME, ActorCriticPolicy, EntropySettings
 from flowrl.policies.impala import CORRECTED_FROM, RECORDED, VTraceLimits
-from flowrl.policies.networks import ActorCritic, follow
 from flowrl.policies.ppo import ClipSettings, PPOLearning, PPOPolicy
 from flowrl.settings import fraction, positive
 

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.policies.adam import Adam
-from flowrl.policies.distributions import Likely, likely_choice
-from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.networks.adam import Adam
+from flowrl.networks.distributions import Likely, likely_choice
+from flowrl.networks.in_numpy import Function, in_numpy
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import Encoder, encoder, mlp
+from flowrl.networks.sampling import Array
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import Encoder, encoder, mlp
 from flowrl.policies.policy import Policy
 from flowrl.policies.q_actor_critic import Exploring, Greedy
-from flowrl.policies.sampling import Array
 from flowrl.settings import sizes
 
 

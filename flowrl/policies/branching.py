@@ -12,14 +12,14 @@ import torch
 from gymnasium import spaces
 
 from flowrl.errors import ConfigError
-from flowrl.policies.distributions import check_choices, way_out
+from flowrl.networks.distributions import check_choices, way_out
+from flowrl.networks.heads import MeanHead
+from flowrl.networks.in_numpy import host
+from flowrl.networks.masks import action_mask, masked, valid_mean
+from flowrl.networks.networks import QNetwork
+from flowrl.networks.sampling import Array, argmax_sample, eps_greedy_sample
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, best_action, of_action
-from flowrl.policies.heads import MeanHead
-from flowrl.policies.in_numpy import host
-from flowrl.policies.masks import action_mask, masked, valid_mean
-from flowrl.policies.networks import QNetwork
 from flowrl.policies.policy import ValueActing
-from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample
 from flowrl.schedules import Schedule
 
 

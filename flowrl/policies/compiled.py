@@ -14,7 +14,7 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.torch_private import traced
+from flowrl.networks.torch_private import traced
 
 if TYPE_CHECKING:
     from flowrl.policies.learning import Learning

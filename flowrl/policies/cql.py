@@ -10,9 +10,9 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.distributions import ActionHead, SquashedChoice
+from flowrl.networks.distributions import ActionHead, SquashedChoice
+from flowrl.networks.masks import action_mask, masked
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
-from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.sac import SACLearning, SACPolicy
 from flowrl.settings import Settings, not_negative, positive
 

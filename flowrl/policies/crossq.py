@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.policies.critics import ALL, Critics, Some, weights_of
-from flowrl.policies.distributions import ActionHead, SquashedChoice
-from flowrl.policies.in_numpy import Function, in_numpy
+from flowrl.networks.critics import ALL, Critics, Some, weights_of
+from flowrl.networks.distributions import ActionHead, SquashedChoice
+from flowrl.networks.in_numpy import Function, in_numpy
+from flowrl.networks.networks import Encoder, encoder
+from flowrl.networks.sampling import Array
 from flowrl.policies.learning import AllReduce
-from flowrl.policies.networks import Encoder, encoder
 from flowrl.policies.q_actor_critic import QActorCriticPolicy
 from flowrl.policies.sac import (
     DelaySettings,
@@ -25,7 +26,6 @@ from flowrl.policies.sac import (
     SoftActorAndCritics,
     TemperatureSettings,
 )
-from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import fraction, not_negative, sizes
 

@@ -14,15 +14,15 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.envs.spaces import first_members
 from flowrl.errors import ConfigError
-from flowrl.policies.adam import Adam
-from flowrl.policies.distributions import ActionHead, DiscreteChoice, NoisyChoice
-from flowrl.policies.in_numpy import host
+from flowrl.networks.adam import Adam
+from flowrl.networks.distributions import ActionHead, DiscreteChoice, NoisyChoice
+from flowrl.networks.in_numpy import host
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import Encoder, FlatEncoder, OneHotEncoder, encoder
+from flowrl.networks.recurrent import HEADS
+from flowrl.networks.sampling import Array
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import Encoder, FlatEncoder, OneHotEncoder, encoder
 from flowrl.policies.policy import Policy
-from flowrl.policies.recurrent import HEADS
-from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import positive, setting
 

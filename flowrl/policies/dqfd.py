@@ -9,8 +9,8 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.masks import action_mask, masked
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action
-from flowrl.policies.masks import action_mask, masked
 from flowrl.settings import not_negative
 
 

@@ -13,14 +13,14 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
-from flowrl.policies.adam import Adam
-from flowrl.policies.heads import MeanHead, ValueHead
+from flowrl.networks.adam import Adam
+from flowrl.networks.heads import MeanHead, ValueHead
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import QNetwork, actions_of, encoder, follow
+from flowrl.networks.noisy import signed_root
+from flowrl.networks.sampling import argmax_sample, eps_greedy_sample
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import QNetwork, actions_of, encoder, follow
-from flowrl.policies.noisy import signed_root
 from flowrl.policies.policy import Policy, ValueActing
-from flowrl.policies.sampling import argmax_sample, eps_greedy_sample
 from flowrl.schedules import NumberOrSchedule, Schedule, linear_schedule, schedule
 from flowrl.settings import STEPS, Settings, fraction, positive, scheduled, setting, sizes
 

@@ -15,15 +15,15 @@ from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK
 from flowrl.envs.pictures import picture_of
 from flowrl.errors import ConfigError
-from flowrl.policies.adam import Adam
-from flowrl.policies.distributions import Distribution, MultiCategorical, Product, distribution, way_out
-from flowrl.policies.in_numpy import host
+from flowrl.networks.adam import Adam
+from flowrl.networks.distributions import Distribution, MultiCategorical, Product, distribution, way_out
+from flowrl.networks.in_numpy import host
+from flowrl.networks.networks import Encoder, OneHotEncoder, encoder, follow
+from flowrl.networks.recurrent import OF_ONE_EPISODE, RECURRENT_REQUIRES, recurrent_rows
+from flowrl.networks.sampling import Array
+from flowrl.networks.world_model import FlatPixels, TwoHot, WorldModel, balanced_kl, layers
 from flowrl.policies.learning import AllReduce, Learning
-from flowrl.policies.networks import Encoder, OneHotEncoder, encoder, follow
 from flowrl.policies.policy import Policy
-from flowrl.policies.recurrent import OF_ONE_EPISODE, RECURRENT_REQUIRES, recurrent_rows
-from flowrl.policies.sampling import Array
-from flowrl.policies.world_model import FlatPixels, TwoHot, WorldModel, balanced_kl, layers
 from flowrl.returns import td_lambda
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import at_least_one, fraction, not_negative, scheduled, setting, sizes

@@ -15,12 +15,12 @@ from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.envs.spaces import first_members
 from flowrl.errors import ConfigError, PlanError
-from flowrl.policies.in_numpy import host, log_softmax
+from flowrl.networks.in_numpy import host, log_softmax
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import actions_of
+from flowrl.networks.sampling import Array, argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import actions_of
 from flowrl.policies.policy import Policy
-from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample, multinomial_sample
 from flowrl.settings import POLICY_SETTINGS
 
 Space: TypeAlias = gymnasium.Space[Any]
@@ -60,7 +60,7 @@ def policy_from(
             them if rows are drawn by priority, see `Learning.loss`.
         prepare: Adds columns that the loss needs and experience lacks: called with a batch of numpy columns as
             collected (`[T, N, ...]` from rollouts, `[B, ...]` from replay), before it is cut into rows.
-        collect, eval: Model wrappers, see `flowrl.policies.sampling`: called with the scores as an array, the noise
+        collect, eval: Model wrappers, see `flowrl.networks.sampling`: called with the scores as an array, the noise
             and the env steps, and with `mask=` `[N, A]` if observations have an action mask; they return actions
             `[N, ...]`, or a dict of columns that includes `action`.
         optimizer: Called with the parameters.

@@ -13,9 +13,9 @@ from flowrl.data import Batch
 from flowrl.envs.games.hierarchy import MANAGER as MANAGER
 from flowrl.envs.games.hierarchy import WORKER as WORKER
 from flowrl.envs.games.hierarchy import Levels
+from flowrl.networks.sampling import Array
 from flowrl.policies.policy import Policy
 from flowrl.policies.protocols import HasMemory
-from flowrl.policies.sampling import Array
 
 #: The memory of the part of this name.
 _OF_PART = "{}_state".format

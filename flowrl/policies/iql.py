@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces
 
 from flowrl.data import Batch
-from flowrl.policies.critics import ActorAndCritics, Critics
-from flowrl.policies.distributions import Likely, likely_choice
-from flowrl.policies.networks import mlp
+from flowrl.networks.critics import ActorAndCritics, Critics
+from flowrl.networks.distributions import Likely, likely_choice
+from flowrl.networks.networks import mlp
 from flowrl.policies.q_actor_critic import ActorAndCriticsSettings, QActorCriticLearning, QActorCriticPolicy
 from flowrl.settings import fraction, not_negative, positive
 

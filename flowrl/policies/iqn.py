@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.networks.heads import ImplicitHead
+from flowrl.networks.in_numpy import Function, linear_in_numpy
+from flowrl.networks.networks import QNetwork
+from flowrl.networks.sampling import Array
 from flowrl.policies.dqn import DQNLearning, DQNPolicy
-from flowrl.policies.heads import ImplicitHead
-from flowrl.policies.in_numpy import Function, linear_in_numpy
-from flowrl.policies.networks import QNetwork
-from flowrl.policies.sampling import Array
 from flowrl.settings import Settings, positive
 
 

@@ -17,8 +17,8 @@ from flowrl.data import Batch
 from flowrl.data.columns import PLACE
 from flowrl.data.steps import real_rows, real_steps, tells_fragments
 from flowrl.errors import ConfigError, NotFinite, PlanError
-from flowrl.policies.adam import Adam
-from flowrl.policies.clipping import blamed, check_loss, check_step, clip_norm, culprit
+from flowrl.networks.adam import Adam
+from flowrl.networks.clipping import blamed, check_loss, check_step, clip_norm, culprit
 
 if TYPE_CHECKING:
     from flowrl.policies.compiled import CompiledLoss

@@ -12,7 +12,7 @@ from flowrl.envs.games.line_game import LineGame
 from flowrl.envs.games.model import GameModel
 from flowrl.envs.games.tic_tac_toe import TicTacToe
 from flowrl.errors import ConfigError
-from flowrl.policies.sampling import Array, uniform_choice
+from flowrl.networks.sampling import Array, uniform_choice
 from flowrl.policies.scripted import FixedPolicy
 from flowrl.policies.search import tree_search
 

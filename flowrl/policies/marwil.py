@@ -9,8 +9,8 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
+from flowrl.networks.networks import encoder, mlp
 from flowrl.policies.bc import ActorNetwork, BCLearning, BCPolicy
-from flowrl.policies.networks import encoder, mlp
 from flowrl.settings import fraction, not_negative, positive, proper_fraction
 
 

@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.data.columns import STATE
-from flowrl.policies.critics import Critics
-from flowrl.policies.masks import action_mask
-from flowrl.policies.networks import one_hot, part_encoder, without
+from flowrl.networks.critics import Critics
+from flowrl.networks.masks import action_mask
+from flowrl.networks.networks import one_hot, part_encoder, without
 from flowrl.policies.qmix import TeamState, check_joint, team_size
 from flowrl.policies.sac import DiscreteSACLearning, SACPolicy, Scalars, SoftActorAndCritics
 

@@ -15,15 +15,15 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError
-from flowrl.policies.adam import Adam
-from flowrl.policies.in_numpy import Function, host, in_numpy
+from flowrl.networks.adam import Adam
+from flowrl.networks.in_numpy import Function, host, in_numpy
+from flowrl.networks.masks import action_mask
+from flowrl.networks.networks import Encoder, actions_of, encoder, follow, mlp
+from flowrl.networks.recurrent import OF_ONE_EPISODE
+from flowrl.networks.sampling import Array, eps_greedy_sample
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask
-from flowrl.policies.networks import Encoder, actions_of, encoder, follow, mlp
 from flowrl.policies.policy import Policy
 from flowrl.policies.r2d2 import rescaled, unscaled
-from flowrl.policies.recurrent import OF_ONE_EPISODE
-from flowrl.policies.sampling import Array, eps_greedy_sample
 from flowrl.policies.search import ModelStep, Planned, gumbel_search
 from flowrl.returns import n_step
 from flowrl.schedules import NumberOrSchedule, Schedule

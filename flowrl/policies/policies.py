@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.errors import CheckpointError, ConfigError
+from flowrl.networks.loading import check_numbers
 from flowrl.policies.policy import Policy
 from flowrl.policies.protocols import HasModel
-from flowrl.policies.weights import check_numbers
 from flowrl.saved import Saved, load_whole
 
 AsOne = Callable[[Mapping[str, Policy]], Any]

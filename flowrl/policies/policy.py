@@ -21,19 +21,19 @@ from flowrl.data import Batch
 from flowrl.envs.masks import check_mask
 from flowrl.envs.pictures import declared
 from flowrl.errors import ConfigError, did_you_mean
+from flowrl.networks.devices import pick_device
+from flowrl.networks.in_numpy import InNumpy, host
+from flowrl.networks.loading import check_numbers, load_optimizer
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.noisy import noise_of
+from flowrl.networks.normalize import Normalizer
+from flowrl.networks.precision import Precision
+from flowrl.networks.sampling import Array
+from flowrl.networks.torch_private import writes
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.policies.compiled import CompiledLoss
-from flowrl.policies.devices import pick_device
-from flowrl.policies.in_numpy import InNumpy, host
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.noisy import noise_of
-from flowrl.policies.normalize import Normalizer
-from flowrl.policies.precision import Precision
 from flowrl.policies.protocols import HasTarget
-from flowrl.policies.sampling import Array
-from flowrl.policies.torch_private import writes
-from flowrl.policies.torch_rng import TorchStream
-from flowrl.policies.weights import check_numbers, load_optimizer
 from flowrl.saved import Saved, load_whole
 from flowrl.schedules import NumberOrSchedule, Schedule, schedule, value_at
 from flowrl.settings import NATURE, PolicySettings, construct, positive, scheduled
@@ -411,7 +411,7 @@ class Policy(abc.ABC):
 class ValueActing:
     """Acts by a wrapper on a model's action values `[N, A]`, among the valid actions.
 
-    With `noise_draws`, each row has its own noise in the weights, see `flowrl.policies.noisy`, drawn from the
+    With `noise_draws`, each row has its own noise in the weights, see `flowrl.networks.noisy`, drawn from the
     environment's stream, so actions do not depend on which environments act together (D2). With `records_value`, there
     is a column `value`, that of the best valid action.
     """

@@ -8,8 +8,8 @@ import attrs
 import torch
 
 from flowrl.data import Batch
+from flowrl.networks.distributions import Distribution
 from flowrl.policies.actor_critic import OVER_TIME, ActorCriticLearning, ActorCriticPolicy, EntropySettings
-from flowrl.policies.distributions import Distribution
 from flowrl.policies.ppo_in_numpy import PPOInNumpy, learns_in_numpy
 from flowrl.saved import Saved
 from flowrl.schedules import NumberOrSchedule, value_at

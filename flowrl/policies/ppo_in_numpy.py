@@ -12,12 +12,12 @@ from torch.nn.utils import parametrize
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.distributions import Categorical
-from flowrl.policies.in_numpy import InNumpy
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import ActorCritic, ActorCriticInNumpy, Dense
-from flowrl.policies.sampling import Array
-from flowrl.policies.torch_private import has_hooks
+from flowrl.networks.distributions import Categorical
+from flowrl.networks.in_numpy import InNumpy
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import ActorCritic, ActorCriticInNumpy, Dense
+from flowrl.networks.sampling import Array
+from flowrl.networks.torch_private import has_hooks
 
 if TYPE_CHECKING:
     from flowrl.policies.ppo import PPOPolicy

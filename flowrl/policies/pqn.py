@@ -10,12 +10,12 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.data.steps import real_rows
-from flowrl.policies.adam import Adam
+from flowrl.networks.adam import Adam
+from flowrl.networks.networks import QNetwork, actions_of, encoder
+from flowrl.networks.sampling import argmax_sample, eps_greedy_sample
 from flowrl.policies.dqn import of_action
 from flowrl.policies.learning import Learning
-from flowrl.policies.networks import QNetwork, actions_of, encoder
 from flowrl.policies.policy import Policy, ValueActing
-from flowrl.policies.sampling import argmax_sample, eps_greedy_sample
 from flowrl.schedules import NumberOrSchedule, Schedule, linear_schedule
 from flowrl.settings import Settings, fraction, scheduled, setting, sizes, span
 

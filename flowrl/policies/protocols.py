@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from flowrl.data import Batch
 from flowrl.errors import PlanError
-from flowrl.policies.sampling import Array
+from flowrl.networks.sampling import Array
 
 # -- the owner of a policy
 

@@ -13,15 +13,15 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.data.steps import one_step_windows
-from flowrl.policies.adam import Adam
-from flowrl.policies.critics import ActorAndCritics, Critics
-from flowrl.policies.distributions import ActionHead
-from flowrl.policies.in_numpy import host
+from flowrl.networks.adam import Adam
+from flowrl.networks.critics import ActorAndCritics, Critics
+from flowrl.networks.distributions import ActionHead
+from flowrl.networks.in_numpy import host
+from flowrl.networks.masks import action_mask
+from flowrl.networks.networks import encoder, follow
+from flowrl.networks.sampling import Array
 from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask
-from flowrl.policies.networks import encoder, follow
 from flowrl.policies.policy import Policy
-from flowrl.policies.sampling import Array
 from flowrl.schedules import NumberOrSchedule, schedule
 from flowrl.settings import Settings, fraction, not_negative, positive, scheduled, sizes
 

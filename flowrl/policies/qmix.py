@@ -13,9 +13,9 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import AGENT, STATE
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.networks.heads import MeanHead
+from flowrl.networks.networks import Encoder, QNetwork, encoder, without
 from flowrl.policies.dqn import DoubleQSettings, DQNLearning, DQNPolicy
-from flowrl.policies.heads import MeanHead
-from flowrl.policies.networks import Encoder, QNetwork, encoder, without
 from flowrl.settings import positive, setting
 
 Mixer = Literal["sum", "monotonic"]
@@ -80,7 +80,7 @@ class TeamState(Encoder):
     Args:
         space: Observations of an agent, a Dict.
         agents: Their number.
-        normalize: See `flowrl.policies.networks.encoder`.
+        normalize: See `flowrl.networks.networks.encoder`.
     """
 
     def __init__(self, space: spaces.Dict, agents: int, *, normalize: bool) -> None:

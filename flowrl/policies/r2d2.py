@@ -13,13 +13,11 @@ from flowrl.data import Batch
 from flowrl.data.columns import STEP_DISCOUNT
 from flowrl.data.steps import discounts
 from flowrl.errors import ConfigError
-from flowrl.policies.adam import Adam
-from flowrl.policies.dqn import DoubleQSettings, DQNPolicy
-from flowrl.policies.in_numpy import host
-from flowrl.policies.learning import Learning
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.recurrent import (
+from flowrl.networks.adam import Adam
+from flowrl.networks.in_numpy import host
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import QNetwork, encoder
+from flowrl.networks.recurrent import (
     OF_ONE_EPISODE,
     RECURRENT_REQUIRES,
     Cell,
@@ -28,7 +26,9 @@ from flowrl.policies.recurrent import (
     memory,
     recurrent_rows,
 )
-from flowrl.policies.sampling import Array, argmax_sample, eps_greedy_sample
+from flowrl.networks.sampling import Array, argmax_sample, eps_greedy_sample
+from flowrl.policies.dqn import DoubleQSettings, DQNPolicy
+from flowrl.policies.learning import Learning
 from flowrl.returns import n_step
 from flowrl.settings import positive, setting
 

@@ -9,12 +9,10 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.policies.actor_critic import drawn_columns
-from flowrl.policies.distributions import Distribution
-from flowrl.policies.in_numpy import host
-from flowrl.policies.networks import ActorCritic, encoder
-from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
-from flowrl.policies.recurrent import (
+from flowrl.networks.distributions import Distribution
+from flowrl.networks.in_numpy import host
+from flowrl.networks.networks import ActorCritic, encoder
+from flowrl.networks.recurrent import (
     RECURRENT_REQUIRES,
     Cell,
     RecurrentEncoder,
@@ -22,7 +20,9 @@ from flowrl.policies.recurrent import (
     memory,
     recurrent_rows,
 )
-from flowrl.policies.sampling import Array
+from flowrl.networks.sampling import Array
+from flowrl.policies.actor_critic import drawn_columns
+from flowrl.policies.ppo import PPOLearning, PPOPolicy, standardized
 
 
 class RecurrentPPOPolicy(PPOPolicy):

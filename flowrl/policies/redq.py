@@ -11,8 +11,8 @@ from attrs import validators
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.critics import Critics
-from flowrl.policies.distributions import ActionHead, SquashedChoice
+from flowrl.networks.critics import Critics
+from flowrl.networks.distributions import ActionHead, SquashedChoice
 from flowrl.policies.sac import DelaySettings, SACLearning, SACPolicy
 from flowrl.settings import positive, setting
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.critics import ActorAndCritics, Critics
-from flowrl.policies.distributions import ActionHead, DiscreteChoice, SquashedChoice
-from flowrl.policies.masks import action_mask
-from flowrl.policies.networks import Encoder
+from flowrl.networks.critics import ActorAndCritics, Critics
+from flowrl.networks.distributions import ActionHead, DiscreteChoice, SquashedChoice
+from flowrl.networks.masks import action_mask
+from flowrl.networks.networks import Encoder
 from flowrl.policies.q_actor_critic import QActorCriticLearning, QActorCriticPolicy
 from flowrl.settings import Settings, fraction, positive, setting
 

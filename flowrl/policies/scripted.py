@@ -16,8 +16,8 @@ from flowrl.envs.masks import check_mask, choices_of
 from flowrl.envs.spaces import start_of
 from flowrl.envs.spec import name_of
 from flowrl.errors import ConfigError
-from flowrl.policies.masks import action_mask
-from flowrl.policies.sampling import Array, above_zero, uniform_choice
+from flowrl.networks.masks import action_mask
+from flowrl.networks.sampling import Array, above_zero, uniform_choice
 
 
 class FixedPolicy:

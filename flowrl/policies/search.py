@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flowrl.envs.games.model import GameModel
-from flowrl.policies.masks import masked
-from flowrl.policies.sampling import Array
+from flowrl.networks.masks import masked
+from flowrl.networks.sampling import Array
 
 Evaluate = Callable[[Array], tuple[Array, Array]]
 """What a network thinks of states `[N, ...]`: the prior of each move `[N, A]`, and the value for who moves `[N]`."""

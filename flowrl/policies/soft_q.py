@@ -9,10 +9,10 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.sampling import softmax_sample
 from flowrl.policies.dqn import DQNLearning, DQNPolicy, ValueSettings, of_action
-from flowrl.policies.masks import action_mask, masked
 from flowrl.policies.policy import ValueActing
-from flowrl.policies.sampling import softmax_sample
 from flowrl.settings import not_negative, positive
 
 

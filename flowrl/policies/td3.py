@@ -9,8 +9,8 @@ import gymnasium
 import torch
 
 from flowrl.data import Batch
-from flowrl.policies.critics import FIRST, ActorAndCritics
-from flowrl.policies.distributions import NoisyChoice
+from flowrl.networks.critics import FIRST, ActorAndCritics
+from flowrl.networks.distributions import NoisyChoice
 from flowrl.policies.q_actor_critic import ActorAndCriticsSettings, QActorCriticLearning, QActorCriticPolicy
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import not_negative, positive, scheduled

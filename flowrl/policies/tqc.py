@@ -9,9 +9,9 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.critics import Critics
-from flowrl.policies.distributions import ActionHead, SquashedChoice
-from flowrl.policies.heads import QuantileHead, QuantileSettings, quantile_huber
+from flowrl.networks.critics import Critics
+from flowrl.networks.distributions import ActionHead, SquashedChoice
+from flowrl.networks.heads import QuantileHead, QuantileSettings, quantile_huber
 from flowrl.policies.sac import SACLearning, SACPolicy
 from flowrl.settings import not_negative
 

@@ -13,11 +13,11 @@ from torch.nn.utils import parameters_to_vector
 
 from flowrl.data import Batch
 from flowrl.errors import NotFinite, PlanError
+from flowrl.networks.adam import Adam
+from flowrl.networks.clipping import blamed, check_loss
+from flowrl.networks.networks import ActorCritic
 from flowrl.policies.actor_critic import ActorCriticLearning, ActorCriticPolicy, EntropySettings
-from flowrl.policies.adam import Adam
-from flowrl.policies.clipping import blamed, check_loss
 from flowrl.policies.learning import AllReduce
-from flowrl.policies.networks import ActorCritic
 from flowrl.policies.ppo import PPOLearning, StandardizeSettings, standardized
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import at_least_one, not_negative, positive, proper_fraction

@@ -10,7 +10,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.networks import Encoder, mlp
+from flowrl.networks.networks import Encoder, mlp
 from flowrl.rewards.gail import Discriminating
 
 

@@ -14,7 +14,7 @@ from flowrl.data.running_returns import Running, running_returns
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.data.types import Array
 from flowrl.errors import SchemaError
-from flowrl.policies.normalize import Normalizer
+from flowrl.networks.normalize import Normalizer
 from flowrl.rewards.model import RewardModel
 from flowrl.saved import Saved
 

@@ -16,9 +16,9 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.types import Array
 from flowrl.errors import ConfigError, NotFinite
-from flowrl.policies.clipping import blamed
-from flowrl.policies.critics import ALL, Some, Stacked
-from flowrl.policies.normalize import Normalizer
+from flowrl.networks.clipping import blamed
+from flowrl.networks.critics import ALL, Some, Stacked
+from flowrl.networks.normalize import Normalizer
 from flowrl.rewards.learned import LearnedModel
 from flowrl.saved import Saved
 

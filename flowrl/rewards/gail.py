@@ -12,7 +12,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.networks import mlp
+from flowrl.networks.networks import mlp
 from flowrl.rewards.model import RewardModel
 
 #: The reward of a step by its logit x, where D = sigmoid(x).

@@ -10,8 +10,8 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.policies.distributions import Gaussian, distribution
-from flowrl.policies.networks import mlp
+from flowrl.networks.distributions import Gaussian, distribution
+from flowrl.networks.networks import mlp
 from flowrl.rewards.curiosity import Curiosity, squared_error
 
 

@@ -16,12 +16,12 @@ from flowrl.data import Batch
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.engine.seeds import SeedTree
 from flowrl.errors import ConfigError, NotFinite, SchemaError, did_you_mean
-from flowrl.policies.clipping import blamed, check_loss, check_step, clip_norm, culprit
-from flowrl.policies.devices import pick_device
-from flowrl.policies.networks import Encoder, OneHotEncoder, encoder
-from flowrl.policies.normalize import Normalizer
-from flowrl.policies.torch_rng import TorchStream
-from flowrl.policies.weights import check_numbers, load_optimizer
+from flowrl.networks.clipping import blamed, check_loss, check_step, clip_norm, culprit
+from flowrl.networks.devices import pick_device
+from flowrl.networks.loading import check_numbers, load_optimizer
+from flowrl.networks.networks import Encoder, OneHotEncoder, encoder
+from flowrl.networks.normalize import Normalizer
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.saved import Saved, load_whole
 
 

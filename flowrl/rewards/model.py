@@ -16,9 +16,9 @@ from flowrl.data.finite import first_unusable
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.data.types import Array
 from flowrl.errors import NotFinite
-from flowrl.policies.clipping import blamed
-from flowrl.policies.networks import Encoder
-from flowrl.policies.normalize import Normalizer
+from flowrl.networks.clipping import blamed
+from flowrl.networks.networks import Encoder
+from flowrl.networks.normalize import Normalizer
 from flowrl.rewards.learned import LearnedModel
 
 

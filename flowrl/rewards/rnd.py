@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.policies.networks import Encoder, mlp, orthogonal
+from flowrl.networks.networks import Encoder, mlp, orthogonal
 from flowrl.rewards.curiosity import Curiosity, squared_error
 
 

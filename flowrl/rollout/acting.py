@@ -13,7 +13,7 @@ from flowrl.data.columns import Column, check_names
 from flowrl.envs import Manager, StepResult
 from flowrl.envs.masks import without_choice
 from flowrl.errors import SchemaError
-from flowrl.policies.masks import action_mask
+from flowrl.networks.masks import action_mask
 from flowrl.policies.policy import ActMode, RecurrentMode
 from flowrl.policies.protocols import HasMemory, HearsRewards
 from flowrl.rollout.noise import Array, NoiseStreams

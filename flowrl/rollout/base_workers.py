@@ -17,8 +17,8 @@ from flowrl.envs.make import Seen
 from flowrl.envs.pictures import remarks
 from flowrl.envs.spaces import are_alike
 from flowrl.errors import ConfigError
+from flowrl.networks.networks import in_words
 from flowrl.policies import Policies, Policy
-from flowrl.policies.networks import in_words
 from flowrl.policies.weights import save_weights
 from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.policy_map import Agents, policy_map

@@ -23,8 +23,8 @@ from flowrl.envs.masks import UNASKED
 from flowrl.envs.spaces import first_members
 from flowrl.errors import FlowError, NotFinite
 from flowrl.learners.all_reduce import Peer
+from flowrl.networks.clipping import blamed
 from flowrl.policies import Policy
-from flowrl.policies.clipping import blamed
 from flowrl.policies.protocols import ExploresByWorker
 from flowrl.rollout.acting import Actor, initial_states
 from flowrl.rollout.fragment import Fragment

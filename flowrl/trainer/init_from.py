@@ -35,7 +35,7 @@ Source: TypeAlias = str | Path | Mapping[str, str | Path]
 #: What a new run may take besides weights, and whether parts that do not fit may stay behind.
 WITH = ("buffer", "statistics", "partial")
 
-#: The tensors of a `flowrl.policies.normalize.Normalizer`.
+#: The tensors of a `flowrl.networks.normalize.Normalizer`.
 _STATISTICS = ("count", "mean", "var", "std")
 
 
@@ -191,9 +191,9 @@ def _begin(parent: Parent, taken: Collection[str], policy: Policy, name: str | N
 
 def _load_weights(parent: Parent, taken: Collection[str], policy: Policy, called: str | None) -> list[str]:
     """Load the weights that fit; returns what was left out, in words."""
+    from flowrl.networks.loading import check_numbers
     from flowrl.policies import Policy
     from flowrl.policies.protocols import HasTarget
-    from flowrl.policies.weights import check_numbers
     from flowrl.saved import load_whole
 
     if not isinstance(policy, Policy):
@@ -296,7 +296,7 @@ def read_resource(checkpoint: Path, name: str) -> dict[str, Any]:
 
 
 def _statistics(weights: Mapping[str, Any]) -> set[str]:
-    """The names of the tensors that are statistics of a `flowrl.policies.normalize.Normalizer`."""
+    """The names of the tensors that are statistics of a `flowrl.networks.normalize.Normalizer`."""
     places = [name.removesuffix("count") for name in weights if name.endswith("count")]
     found = [[f"{place}{each}" for each in _STATISTICS] for place in places]
     return {name for names in found if all(name in weights for name in names) for name in names}

@@ -10,7 +10,7 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, DatasetError
-from flowrl.policies.devices import torch_threads
+from flowrl.networks.devices import torch_threads
 from flowrl.settings import at_least_one, not_negative, positive, setting
 from flowrl.trainer.config import Configuration
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy

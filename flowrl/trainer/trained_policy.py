@@ -18,8 +18,8 @@ from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.masks import without_choice
 from flowrl.envs.spaces import first_members, keyed
 from flowrl.errors import ConfigError, PlanError, SchemaError
-from flowrl.policies.devices import torch_threads
-from flowrl.policies.masks import action_mask
+from flowrl.networks.devices import torch_threads
+from flowrl.networks.masks import action_mask
 from flowrl.policies.policies import Policies
 from flowrl.policies.policy import Policy
 from flowrl.policies.protocols import HearsRewards

@@ -187,7 +187,7 @@ class Trainer:
         return None if parent is None else init_from(parent, taken, self.algorithm, self.workers, self.config)
 
     def _own_plan(self) -> Any:
-        from flowrl.policies.torch_rng import seeded
+        from flowrl.networks.torch_rng import seeded
 
         with seeded(SeedTree(self.config.seed).integer("execution_plan")):  # the plan may create networks
             return self.execution_plan(self.workers, self.config)
@@ -250,7 +250,7 @@ class Trainer:
     def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> BaseWorkers:
         """Create the workers that act; `env` and `policy`, if given, replace the configuration's and the class's."""
         from flowrl.actors.actors import Resources
-        from flowrl.policies.devices import torch_threads
+        from flowrl.networks.devices import torch_threads
         from flowrl.rollout import WorkerSet
 
         makes = {name: (made[0] if policy is None else policy, made[1]) for name, made in cls.policies(config).items()}
@@ -300,7 +300,7 @@ class Trainer:
         environment is made to look at them.
         """
         from flowrl.envs import Environments
-        from flowrl.policies.devices import torch_threads
+        from flowrl.networks.devices import torch_threads
         from flowrl.rollout.game_workers import GameWorkers
 
         if spaces is None:
@@ -374,7 +374,7 @@ class Trainer:
             PlanError: the trainer was stopped; or the plan is wrong, with every problem, before anything starts.
         """
         from flowrl.interrupts import Interrupts
-        from flowrl.policies.devices import torch_threads
+        from flowrl.networks.devices import torch_threads
         from flowrl.trainer.progress import progress as shown
 
         if seconds is not None and math.isnan(seconds):  # it is less than none, so it would never be reached

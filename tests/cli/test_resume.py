@@ -197,7 +197,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(number, whole, fo
 
 DIES = """
 import os, signal, sys
-import flowrl.envs.managers.local, flowrl.policies.adam
+import flowrl.envs.managers.local, flowrl.networks.adam
 from flowrl.cli.main import main
 
 def dies_at(owner, name, count):
@@ -212,7 +212,7 @@ def dies_at(owner, name, count):
 where, count = sys.argv.pop(1), int(sys.argv.pop(1))
 dies_at(*{
     "acting": (flowrl.envs.managers.local.EnvManager, "step"),
-    "learning": (flowrl.policies.adam.Adam, "advance"),
+    "learning": (flowrl.networks.adam.Adam, "advance"),
     "writing": (os, "fsync"),
     "renaming": (os, "replace"),
 }[where], count)

@@ -20,9 +20,9 @@ from flowrl.envs import make_env
 from flowrl.envs.dataset_spaces import space_from_json, space_to_json
 from flowrl.envs.pictures import declared, picture_of, remarks
 from flowrl.errors import ConfigError
+from flowrl.networks.networks import Pixels, encoder
 from flowrl.plans import PPO
 from flowrl.policies import PPOPolicy
-from flowrl.policies.networks import Pixels, encoder
 
 
 def box(shape: tuple[int, ...], dtype: Any = np.uint8, low: float = 0, high: float = 255) -> spaces.Box:

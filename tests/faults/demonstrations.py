@@ -160,7 +160,7 @@ FAULTS = [
     ),
     Fault(
         "Q8",
-        "flowrl/policies/sampling.py",
+        "flowrl/networks/sampling.py",
         "(value - best) / self.temperature",
         "(value - best) * self.temperature",
         SOFT + "test_it_acts_as_often_as_the_soft_policy_says",

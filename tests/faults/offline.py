@@ -70,14 +70,14 @@ FAULTS = [
     ),
     Fault(
         "A2",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "(action - self.low) / reach(self.low, self.high) - 1",
         "action / reach(self.low, self.high)",
         OFFLINE + "test_actions_are_converted_exactly_once",
     ),
     Fault(
         "A2",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "log_std = log_std.clamp(*self.LOG_STD)\n        apart =",
         "apart =",
         POLICIES + "test_a_normal_choice_draws_and_judges_what_it_draws",

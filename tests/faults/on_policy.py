@@ -4,10 +4,10 @@ from tests.faults.fault import Fault
 
 OFF_POLICY = "tests/policies/test_off_policy.py::"
 PPO = "tests/policies/test_ppo_policy.py::"
-CHOICES = "tests/policies/test_distributions.py::"
+CHOICES = "tests/networks/test_distributions.py::"
 VTRACE = "tests/operators/test_v_trace.py::"
 RECURRENT_PPO = "tests/policies/test_recurrent_ppo.py::"
-IN_NUMPY = "tests/policies/test_in_numpy.py::"
+IN_NUMPY = "tests/networks/test_in_numpy.py::"
 CENTRAL = "tests/policies/test_central_critic.py::"
 TRPO = "tests/policies/test_trpo_policy.py::"
 
@@ -147,14 +147,14 @@ FAULTS = [
     ),
     Fault(
         "A1",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "slope: torch.Tensor = 2 * (math.log(2) - u - nn.functional.softplus(-2 * u))",
         "slope = torch.log(1 - torch.tanh(u).square())",
         CHOICES + "test_squashed_log_probabilities_are_finite_far_out",
     ),
     Fault(
         "A2",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         " - tanh_log_slope(action).sum(1) - self.log_scale",
         " - tanh_log_slope(action).sum(1)",
         CHOICES + "test_squashed_log_probabilities_are_those_of_the_action_in_its_bounds",
@@ -175,7 +175,7 @@ FAULTS = [
     ),
     Fault(
         "A1",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "slope = 2 * (math.log(2) - action - np.logaddexp(0, -2 * action))",
         "slope = 0 * action",
         IN_NUMPY + "test_it_is_equal_to_torch_for_every_distribution",
@@ -210,9 +210,9 @@ FAULTS = [
     ),
     Fault(
         "G5",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "wider + 0.5 * ((-2 * wider).exp() + apart.square() - 1)",
         "0.5 * ((-2 * wider).exp() + apart.square() - 1)",
-        "tests/policies/test_distributions.py::test_divergences_are_torchs",
+        "tests/networks/test_distributions.py::test_divergences_are_torchs",
     ),
 ]

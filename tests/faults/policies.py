@@ -5,21 +5,21 @@ from tests.faults.fault import Fault
 SAC = "tests/policies/test_sac_policy.py::"
 REDQ = "tests/policies/test_redq_policy.py::"
 BRANCHING = "tests/policies/test_branching.py::"
-GATED = "tests/policies/test_gated_transformer.py::"
+GATED = "tests/networks/test_gated_transformer.py::"
 TQC = "tests/policies/test_tqc_policy.py::"
 CROSSQ = "tests/policies/test_crossq_policy.py::"
 TD3 = "tests/policies/test_td3_policy.py::"
 BOUNDED = "tests/policies/test_bounded.py::"
-MASKS = "tests/policies/test_masks.py::"
+MASKS = "tests/networks/test_masks.py::"
 DQN = "tests/policies/test_dqn_policy.py::"
-NOISY = "tests/policies/test_noisy.py::"
+NOISY = "tests/networks/test_noisy.py::"
 PPO = "tests/policies/test_ppo_policy.py::"
-NORMALIZER = "tests/policies/test_normalizer.py::"
+NORMALIZER = "tests/networks/test_normalizer.py::"
 NORMALIZED_PLANS = "tests/plans/test_normalized_plans.py::"
-RECURRENT = "tests/policies/test_memory.py::"
+RECURRENT = "tests/networks/test_memory.py::"
 RECURRENT_PPO = "tests/policies/test_recurrent_ppo.py::"
 R2D2 = "tests/policies/test_r2d2_policy.py::"
-IN_NUMPY = "tests/policies/test_in_numpy.py::"
+IN_NUMPY = "tests/networks/test_in_numpy.py::"
 PPO_IN_NUMPY = "tests/policies/test_ppo_in_numpy.py::"
 HOSTS = "tests/rollout/test_remote_groups.py::"
 ALIKE = "tests/learners/test_all_reduce.py::"
@@ -50,7 +50,7 @@ FAULTS = [
     ),
     Fault(
         "Z4",
-        "flowrl/policies/world_model.py",
+        "flowrl/networks/world_model.py",
         "with torch.autocast(logits.device.type, enabled=False):",
         "if True:",
         "tests/policies/test_dreamer_policy.py::test_numbers_are_those_of_float32_in_mixed_precision",
@@ -85,14 +85,14 @@ FAULTS = [
     ),
     Fault(
         "Z4",
-        "flowrl/policies/world_model.py",
+        "flowrl/networks/world_model.py",
         "share = ((inside - low) / (high - low))",
         "share = ((symlog(inside) - symlog(low)) / (symlog(high) - symlog(low)))",
         DREAMER + "test_a_number_is_the_mean_of_the_two_bins_beside_it",
     ),
     Fault(
         "Z5",
-        "flowrl/policies/world_model.py",
+        "flowrl/networks/world_model.py",
         "kl(q.detach(), p)",
         "kl(q, p)",
         DREAMER + "test_kl_losses_teach_one_side_each_and_nothing_below_the_free_nats",
@@ -113,7 +113,7 @@ FAULTS = [
     ),
     Fault(
         "Z7",
-        "flowrl/policies/world_model.py",
+        "flowrl/networks/world_model.py",
         "(1 - self.UNIFORM) * probs + self.UNIFORM / self.classes",
         "probs",
         DREAMER + "test_choices_are_drawn_by_their_probabilities",
@@ -239,14 +239,14 @@ FAULTS = [
     ),
     Fault(
         "D1",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "made.eval()(zeros)",
         "made(zeros)",
         OPTIONS + "test_what_a_network_does_to_learn_it_does_not_in_acting",
     ),
     Fault(
         "Q6",
-        "flowrl/policies/torch_rng.py",
+        "flowrl/networks/torch_rng.py",
         "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape, generator=self._generator)",
         OPTIONS + "test_noise_in_weights_stays_fresh_beside_a_network_of_ones_own",
@@ -260,7 +260,7 @@ FAULTS = [
     ),
     Fault(
         "D3",
-        "flowrl/policies/torch_rng.py",
+        "flowrl/networks/torch_rng.py",
         "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         NOISY + "test_a_state_goes_on_with_the_noise_that_would_have_come",
@@ -284,7 +284,7 @@ FAULTS = [
         "flowrl/policies/policy.py",
         "        if not self.version and isinstance(self, HasTarget):\n            self.update_target(1.0)\n",
         "",
-        "tests/policies/test_normalizer.py::test_the_target_network_has_statistics_of_its_own",
+        "tests/networks/test_normalizer.py::test_the_target_network_has_statistics_of_its_own",
     ),
     Fault(
         "O1",
@@ -330,7 +330,7 @@ FAULTS = [
     ),
     Fault(
         "A2",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "(low + (action + 1) * ((high - low) / 2)).clamp(low, high)",
         "action.clamp(low, high)",
         EXPORT + "test_a_program_of_torch_gives_the_actions_of_the_eval_mode",
@@ -344,7 +344,7 @@ FAULTS = [
     ),
     Fault(
         "Q3",
-        "flowrl/policies/recurrent.py",
+        "flowrl/networks/recurrent.py",
         "if action_mask(rows) is not None:",
         "if False:",
         MASKS + "test_policies_with_a_memory_act_among_the_valid_actions",
@@ -358,7 +358,7 @@ FAULTS = [
     ),
     Fault(
         "G6",
-        "flowrl/policies/critics.py",
+        "flowrl/networks/critics.py",
         "masked(self.actor(seen).float(), action_mask(obs))",
         "self.actor(seen)",
         MASKS + "test_discrete_sac_goes_by_the_valid_actions",
@@ -379,28 +379,28 @@ FAULTS = [
     ),
     Fault(
         "T8",
-        "flowrl/policies/recurrent.py",
+        "flowrl/networks/recurrent.py",
         "            state = state.masked_fill(begins[first, :, None], 0.0)\n",
         "",
         RECURRENT + "test_the_unroll_equals_one_step_at_a_time",
     ),
     Fault(
         "T8",
-        "flowrl/policies/gated_transformer.py",
+        "flowrl/networks/gated_transformer.py",
         "(episode[self.steps :, None] == episode) & ",
         "",
         GATED + "test_a_step_sees_the_last_ones_of_its_episode_as_in_a_loop",
     ),
     Fault(
         "T8",
-        "flowrl/policies/gated_transformer.py",
+        "flowrl/networks/gated_transformer.py",
         "place[: self.steps, None] >= self.steps - known",
         "place[: self.steps, None] > self.steps - known",
         GATED + "test_it_goes_on_from_a_state",
     ),
     Fault(
         "T8",
-        "flowrl/policies/recurrent.py",
+        "flowrl/networks/recurrent.py",
         'begins[1:] = (batch["terminated"][:-1] != 0) | (batch["truncated"][:-1] != 0)',
         'begins[1:] = (batch["terminated"][:-1] != 0)',
         RECURRENT + "test_an_episode_begins_after_an_end_and_where_provenance_breaks",
@@ -428,7 +428,7 @@ FAULTS = [
     ),
     Fault(
         "Q8",
-        "flowrl/policies/sampling.py",
+        "flowrl/networks/sampling.py",
         "rank = (noise * mask.sum(1))",
         "rank = (noise[:1] * mask.sum(1))",
         MASKS + "test_dqn_acts_among_the_valid_actions",
@@ -442,10 +442,10 @@ FAULTS = [
     ),
     Fault(
         "Q8",
-        "flowrl/policies/sampling.py",
+        "flowrl/networks/sampling.py",
         "noise[:, 0] < value_at",
         "noise[0, 0] < value_at",
-        "tests/policies/test_wrappers.py::test_one_coin_for_each_environment",
+        "tests/networks/test_wrappers.py::test_one_coin_for_each_environment",
     ),
     Fault(
         "D6",
@@ -463,14 +463,14 @@ FAULTS = [
     ),
     Fault(
         "A1",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "logp = -0.5 * normal.square() - log_std - tanh_log_slope(u)",
         "logp = -0.5 * normal.square() - log_std",
         BOUNDED + "test_squashed_densities_are_torchs",
     ),
     Fault(
         "A2",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "return u.tanh(), logp.sum(1) - self.size",
         "return u.tanh(), logp.sum(1) - float(np.log(self.high - self.low).sum()) - self.size",
         SAC + "test_units_of_the_environment_change_nothing_but_its_actions",
@@ -498,7 +498,7 @@ FAULTS = [
     ),
     Fault(
         "A4",
-        "flowrl/policies/critics.py",
+        "flowrl/networks/critics.py",
         "(layer.weight.detach(), layer.bias.detach()) if frozen else",
         "(layer.weight, layer.bias) if frozen else",
         SAC + "test_each_network_learns_from_its_own_terms",
@@ -575,10 +575,10 @@ FAULTS = [
     ),
     Fault(
         "G11",
-        "flowrl/policies/distributions.py",
+        "flowrl/networks/distributions.py",
         "self.space.join([action for action, _ in drawn]), np.sum([logp for _, logp in drawn], 0)",
         "self.space.join([action for action, _ in drawn]), drawn[0][1]",
-        "tests/policies/test_distributions.py::test_log_probabilities_and_entropy_are_torchs",
+        "tests/networks/test_distributions.py::test_log_probabilities_and_entropy_are_torchs",
     ),
     Fault(
         "G11",
@@ -702,14 +702,14 @@ FAULTS = [
     ),
     Fault(
         "D6",
-        "flowrl/policies/torch_rng.py",
+        "flowrl/networks/torch_rng.py",
         "torch.randn(shape, generator=None if self._inside else self._generator)",
         "torch.randn(shape)",
         SAC + "test_noise_comes_from_the_policys_own_stream_and_goes_on_after_a_resume",
     ),
     Fault(
         "O1",
-        "flowrl/policies/normalize.py",
+        "flowrl/networks/normalize.py",
         "        return ((numbers - self.mean) / self.std)",
         '        self.gather(x.cpu().numpy(), "obs")\n        return ((numbers - self.mean) / self.std)',
         NORMALIZED_PLANS + "test_evaluation_moves_no_statistics",
@@ -723,14 +723,14 @@ FAULTS = [
     ),
     Fault(
         "O2",
-        "flowrl/policies/normalize.py",
+        "flowrl/networks/normalize.py",
         "within + delta**2 * share * (1 - share)",
         "within",
         NORMALIZER + "test_merged_in_any_order_they_are_those_of_all_rows",
     ),
     Fault(
         "O2",
-        "flowrl/policies/normalize.py",
+        "flowrl/networks/normalize.py",
         "in_use.merged(self.waiting)",
         "self.waiting.merged(self.waiting)",
         NORMALIZER + "test_updating_more_often_gives_the_same_statistics",
@@ -751,14 +751,14 @@ FAULTS = [
     ),
     Fault(  # a copy of the weights in place of their memory
         "F3",
-        "flowrl/policies/in_numpy.py",
+        "flowrl/networks/in_numpy.py",
         "weights = weight.detach().numpy().T",
         "weights = weight.detach().numpy().T.copy()",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
     ),
     Fault(
         "F3",
-        "flowrl/policies/in_numpy.py",
+        "flowrl/networks/in_numpy.py",
         "self._places != self._where()",
         "False",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
@@ -786,14 +786,14 @@ FAULTS = [
     ),
     Fault(  # what a fused optimiser writes is not counted by the tensors
         "F3",
-        "flowrl/policies/in_numpy.py",
+        "flowrl/networks/in_numpy.py",
         "return [version, *writes(self._weights)]",
         "return [*writes(self._weights)]",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
     ),
     Fault(  # nor by the version what is loaded
         "F3",
-        "flowrl/policies/in_numpy.py",
+        "flowrl/networks/in_numpy.py",
         "return [version, *writes(self._weights)]",
         "return [version]",
         IN_NUMPY + "test_it_acts_with_the_newest_weights",
@@ -807,7 +807,7 @@ FAULTS = [
     ),
     Fault(
         "O1",
-        "flowrl/policies/normalize.py",
+        "flowrl/networks/normalize.py",
         "mean, std = self.mean.numpy(), self.std.numpy()",
         "mean, std = self.mean.numpy().copy(), self.std.numpy().copy()",
         IN_NUMPY + "test_it_acts_with_the_newest_statistics",
@@ -837,10 +837,10 @@ FAULTS = [
     ),
     Fault(
         "D6",
-        "flowrl/policies/torch_rng.py",
+        "flowrl/networks/torch_rng.py",
         "        with _one_at_a_time:\n",
         "        if True:\n",
-        "tests/policies/test_streams.py::test_a_thread_waits_for_the_end_of_anothers_block",
+        "tests/networks/test_streams.py::test_a_thread_waits_for_the_end_of_anothers_block",
     ),
     Fault(
         "Q15",

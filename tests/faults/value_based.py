@@ -3,12 +3,12 @@
 from tests.faults.fault import Fault
 
 APEX = "tests/policies/test_apex_policy.py::"
-MASKS = "tests/policies/test_masks.py::"
+MASKS = "tests/networks/test_masks.py::"
 DQN = "tests/policies/test_dqn_policy.py::"
-HEADS = "tests/policies/test_heads.py::"
-NOISY = "tests/policies/test_noisy.py::"
+HEADS = "tests/networks/test_heads.py::"
+NOISY = "tests/networks/test_noisy.py::"
 ABLATIONS = "tests/plans/test_ablations.py::"
-NORMALIZER = "tests/policies/test_normalizer.py::"
+NORMALIZER = "tests/networks/test_normalizer.py::"
 QMIX = "flowrl/policies/qmix.py"
 TEAM = "tests/policies/test_qmix_policy.py::"
 MASAC = "flowrl/policies/masac.py"
@@ -35,7 +35,7 @@ FAULTS = [
     ),
     Fault(
         "Q14",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "*([nn.LayerNorm(fan_out)] if layer_norm else []), activation()",
         "activation(), *([nn.LayerNorm(fan_out)] if layer_norm else [])",
         PQN + "test_hidden_layers_are_normalized_before_their_activation",
@@ -56,7 +56,7 @@ FAULTS = [
     ),
     Fault(
         "Q13",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "(levels[..., None] -",
         "(1 - levels[..., None] -",
         IQN + "test_it_learns_the_quantile_function",
@@ -124,14 +124,14 @@ FAULTS = [
     ),
     Fault(
         "Q1",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "(torch.softmax(outputs, -1) * self.support).sum(-1)",
         "torch.softmax(outputs, -1) @ self.support",
         HEADS + "test_values_are_not_rounded_in_mixed_precision",
     ),
     Fault(
         "Q2",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "                value.copy_(learned[name])\n",
         "                pass\n",
         OPTIONS + "test_a_network_that_counts_batches_has_a_target",
@@ -152,42 +152,42 @@ FAULTS = [
     ),
     Fault(  # the paper's pseudocode, word by word: a target on an atom has no neighbours to go to
         "Q4",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "    above = probabilities * (place - lower)\n",
         "    probabilities = probabilities * (place % 1 > 0)\n    above = probabilities * (place - lower)\n",
         HEADS + "test_mass_is_conserved_where_the_target_falls_on_an_atom",
     ),
     Fault(
         "Q4",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "((returns.clamp(v_min, v_max) - v_min) / (v_max - v_min) * last).clamp(0, last)",
         "((returns - v_min) / (v_max - v_min) * last) % (last + 1)",
         HEADS + "test_the_projection_against_a_loop",
     ),
     Fault(
         "Q4",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "moved = reward[:, None] + discount[:, None] * self.support",
         "moved = reward[:, None] + discount[:, None].clamp(min=0.5) * self.support",
         HEADS + "test_a_terminal_state_puts_all_mass_at_the_reward",
     ),
     Fault(
         "Q5",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "(u < 0)",
         "(u > 0)",
         HEADS + "test_what_minimises_it_are_the_quantiles_of_the_samples",
     ),
     Fault(
         "Q5",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "* huber).mean(2).sum(1)",
         "* huber).mean(1).sum(1)",
         HEADS + "test_the_quantile_huber_loss_against_a_loop",
     ),
     Fault(  # the cross entropy, which no learning makes 0
         "P2",
-        "flowrl/policies/heads.py",
+        "flowrl/networks/heads.py",
         "(errors - entropy).clamp(min=0)",
         "errors",
         HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
@@ -208,7 +208,7 @@ FAULTS = [
     ),
     Fault(
         "Q2",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "value.lerp_(learned[name], tau)",
         "value.lerp_(learned[name], 1 - tau)",
         DQN + "test_target_network_moves_by_tau",
@@ -222,28 +222,28 @@ FAULTS = [
     ),
     Fault(
         "Q3",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "action_mask(obs))\n            outputs =",
         "None)\n            outputs =",
         MASKS + "test_values_of_actions_against_a_loop",
     ),
     Fault(
         "Q3",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "action_mask(obs))\n                outputs =",
         "None)\n                outputs =",
         MASKS + "test_values_of_actions_against_a_loop",
     ),
     Fault(
         "Q3",
-        "flowrl/policies/masks.py",
+        "flowrl/networks/masks.py",
         "mask.sum(1, keepdims=True).clip(min=1)",
         "mask.shape[1]",
         MASKS + "test_the_mean_over_valid_actions",
     ),
     Fault(
         "N6",
-        "flowrl/policies/masks.py",
+        "flowrl/networks/masks.py",
         "mask.sum(1, keepdims=True).clip(min=1)",
         "mask.sum(1, keepdims=True)",
         MASKS + "test_a_row_without_a_valid_action_stays_finite",
@@ -299,21 +299,21 @@ FAULTS = [
     ),
     Fault(
         "G6",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "masked(self.actor(features).float(), action_mask(obs))",
         "self.actor(features).float()",
         MASKS + "test_the_loss_of_ppo_against_a_loop",
     ),
     Fault(
         "G6",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "return masked(self.actor(features), action_mask(obs)), self.critic(seen)[:, 0]",
         "return self.actor(features), self.critic(seen)[:, 0]",
         "tests/plans/test_masked_plans.py::test_other_actions_backends_and_managers",
     ),
     Fault(
         "O1",
-        "flowrl/policies/networks.py",
+        "flowrl/networks/networks.py",
         "if path or name != ACTION_MASK",
         "if True",
         MASKS + "test_the_mask_is_no_input_of_the_network",

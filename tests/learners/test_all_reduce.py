@@ -17,8 +17,8 @@ from flowrl.data import Batch
 from flowrl.errors import Disconnected, SchemaError
 from flowrl.learners.all_reduce import GroupAllReduce, Rendezvous, listen
 from flowrl.learners.training import Training
+from flowrl.networks.heads import CategoricalHead
 from flowrl.policies import BCPolicy, CQLPolicy, DQNPolicy, IQLPolicy, MARWILPolicy, R2D2Policy, SACPolicy, TD3Policy
-from flowrl.policies.heads import CategoricalHead
 from flowrl.testing import same
 from tests.operators.test_train import make
 from tests.policies.recurrent_parts import make as make_recurrent

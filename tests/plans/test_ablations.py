@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from flowrl import Batch
+from flowrl.networks.networks import QNetwork
 from flowrl.policies import DQNPolicy
-from flowrl.policies.networks import QNetwork
 from tests.plans.small import Edit, make
 
 GAMMA, LIMIT = 0.5, 4

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
-from flowrl.policies.critics import Critics
+from flowrl.networks.critics import Critics
 
 
 def apart(critics: Critics) -> list[nn.Sequential]:

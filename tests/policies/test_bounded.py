@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import distributions as d
 
 from flowrl.errors import ConfigError
+from flowrl.networks.distributions import Bounded, DiscreteChoice, NoisyChoice, SquashedChoice
 from flowrl.policies import (
     BCPolicy,
     CQLPolicy,
@@ -23,7 +24,6 @@ from flowrl.policies import (
     TD3Policy,
     TQCPolicy,
 )
-from flowrl.policies.distributions import Bounded, DiscreteChoice, NoisyChoice, SquashedChoice
 from tests.policies.plain import rows
 
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 3], np.float32))

@@ -11,10 +11,10 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.in_numpy import host
+from flowrl.networks.sampling import argmax_sample, eps_greedy_sample
 from flowrl.policies import BranchingDQNPolicy
 from flowrl.policies.branching import branching_sample
-from flowrl.policies.in_numpy import host
-from flowrl.policies.sampling import argmax_sample, eps_greedy_sample
 
 SIZES, FIRST = (3, 2, 4), (0, 3, 5)
 NUMBERS = spaces.Box(-1, 1, (5,), np.float32)

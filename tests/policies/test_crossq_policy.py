@@ -12,10 +12,10 @@ from gymnasium import spaces
 from torch import nn
 
 from flowrl.errors import ConfigError, NotFinite, PlanError
+from flowrl.networks.in_numpy import in_numpy
 from flowrl.operators import UpdateTargetNetwork
 from flowrl.policies import CrossQPolicy
 from flowrl.policies.crossq import BatchRenorm, Minibatch
-from flowrl.policies.in_numpy import in_numpy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same
 from tests.learners.test_all_reduce import together

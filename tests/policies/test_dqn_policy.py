@@ -13,12 +13,12 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.devices import pick_device
+from flowrl.networks.networks import QNetwork, encoder
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.plans import DQN
 from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
-from flowrl.policies.devices import pick_device
 from flowrl.policies.dqn import best_action
-from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.torch_rng import TorchStream
 from flowrl.testing import same
 from flowrl.trainer.config import build_config
 from tests.scripted import transitions

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.networks.world_model import TwoHot, balanced_kl, symexp, symlog
 from flowrl.policies import DreamerPolicy
-from flowrl.policies.world_model import TwoHot, balanced_kl, symexp, symlog
 
 NUMBERS = spaces.Box(-1, 1, (4,), np.float32)
 ACTIONS = [spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 3]), spaces.Box(-2, 2, (2,), np.float32)]

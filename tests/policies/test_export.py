@@ -15,6 +15,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.heads import CategoricalHead, QuantileHead
 from flowrl.policies import (
     A2CPolicy,
     CrossQPolicy,
@@ -32,7 +33,6 @@ from flowrl.policies import (
     policy_from,
 )
 from flowrl.policies.alphazero import AlphaZeroPolicy
-from flowrl.policies.heads import CategoricalHead, QuantileHead
 from tests.plans.small import SMALL, make
 
 NUMBERS = spaces.Box(-1, 1, (4,), np.float32)

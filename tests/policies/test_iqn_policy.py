@@ -12,8 +12,8 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.in_numpy import in_numpy
 from flowrl.policies import IQNPolicy
-from flowrl.policies.in_numpy import in_numpy
 from flowrl.testing import same
 from tests.scripted import shake, transitions
 

@@ -15,10 +15,10 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.clipping import clip_norm
+from flowrl.networks.noisy import NoisyLinear
 from flowrl.plans import DQN, PPO
 from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, RecurrentPPOPolicy
-from flowrl.policies.clipping import clip_norm
-from flowrl.policies.noisy import NoisyLinear
 from flowrl.policies.policy import Policy
 from flowrl.trainer.config import Configuration, build_config
 from flowrl.trainer.policy_factory import PolicyFactory

@@ -15,8 +15,8 @@ from gymnasium import spaces
 import flowrl.policies
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, NotFinite
+from flowrl.networks.adam import Adam
 from flowrl.policies import DQNPolicy, SACPolicy, TD3Policy
-from flowrl.policies.adam import Adam
 from flowrl.policies.learning import LEAST_SCALE, Learning
 from flowrl.policies.policy import Policy
 from flowrl.testing import same

@@ -16,6 +16,7 @@ from torch import distributions as d
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.learners.training import Training
+from flowrl.networks.distributions import GaussianChoice
 from flowrl.plans import CQL
 from flowrl.policies import (
     BCPolicy,
@@ -28,7 +29,6 @@ from flowrl.policies import (
     TD3BCPolicy,
     TD3Policy,
 )
-from flowrl.policies.distributions import GaussianChoice
 from flowrl.policies.iql import expectile_loss, of_actions
 from flowrl.testing import same
 from tests.offline_data import offline_data

@@ -11,10 +11,10 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, PlanError
+from flowrl.networks.in_numpy import in_numpy
 from flowrl.operators import GAE, ParallelRollouts, TrainOneStep
 from flowrl.plans import PQN
 from flowrl.policies import PQNPolicy
-from flowrl.policies.in_numpy import in_numpy
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
 

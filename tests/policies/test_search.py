@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowrl.envs.games import GameModel, make
-from flowrl.policies.sampling import Array
+from flowrl.networks.sampling import Array
 from flowrl.policies.search import Evaluate, ModelStep, gumbel_search, halving, tree_search
 from tests.policies import one_gumbel_tree, one_tree
 

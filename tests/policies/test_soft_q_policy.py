@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.sampling import softmax_sample
 from flowrl.policies import RBCPolicy, SoftQPolicy
-from flowrl.policies.sampling import softmax_sample
 from flowrl.policies.soft_q import soft_value
 
 BOX, THREE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)

@@ -52,8 +52,8 @@ def spaces(manager: Manager) -> Findings:
 
 def network(manager: Manager, env: Any) -> Findings:
     """What PPO's network is for the observations, of each agent in a game, and what to know of it."""
+    from flowrl.networks.networks import in_words
     from flowrl.policies import PPOPolicy  # and torch
-    from flowrl.policies.networks import in_words
 
     each: dict[str, Any] = {"": (manager.observation_space, manager.action_space)}
     if isinstance(env, SeatsEnv):

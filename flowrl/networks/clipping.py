@@ -11,7 +11,7 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.finite import first_unusable
 from flowrl.errors import NotFinite
-from flowrl.policies.torch_private import foreach_mul_, foreach_norm, whole_of
+from flowrl.networks.torch_private import foreach_mul_, foreach_norm, whole_of
 
 
 def check_loss(model: nn.Module, loss: torch.Tensor) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from flowrl.errors import ConfigError
-from flowrl.policies.in_numpy import Function, log_softmax
+from flowrl.networks.in_numpy import Function, log_softmax
 from flowrl.settings import Settings, positive, setting
 
 

@@ -18,10 +18,10 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.networks.in_numpy import ACTIVATIONS, InNumpy, in_numpy
+from flowrl.networks.networks import ImageEncoder, encoder
 from flowrl.operators import ParallelRollouts
 from flowrl.policies import A2CPolicy, CategoricalHead, DQNPolicy, PPOPolicy, QuantileHead, policy_from
-from flowrl.policies.in_numpy import ACTIVATIONS, InNumpy, in_numpy
-from flowrl.policies.networks import ImageEncoder, encoder
 from flowrl.policies.policy import Policy
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same

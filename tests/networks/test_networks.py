@@ -16,11 +16,11 @@ from flowrl.data import Batch
 from flowrl.envs import make_env
 from flowrl.envs.dataset_spaces import space_from_json, space_to_json
 from flowrl.errors import ConfigError
+from flowrl.networks.distributions import Categorical, distribution
+from flowrl.networks.networks import ActorCritic, actions_of, encoder, in_words, mlp
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.policies import DQNPolicy, PPOPolicy
-from flowrl.policies.distributions import Categorical, distribution
-from flowrl.policies.networks import ActorCritic, actions_of, encoder, in_words, mlp
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
-from flowrl.policies.torch_rng import TorchStream
 
 IMAGE = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 SPACES: dict[str, tuple[gymnasium.Space[Any], int]] = {

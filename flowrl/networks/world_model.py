@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from flowrl.errors import ConfigError
-from flowrl.policies.networks import Encoder, Pixels, mlp
-from flowrl.policies.sampling import Array
+from flowrl.networks.networks import Encoder, Pixels, mlp
+from flowrl.networks.sampling import Array
 
 #: The outermost bins of `TwoHot`, on the scale of `symlog`: e¹⁰ − 1 is 22,025.
 REACH = 10.0

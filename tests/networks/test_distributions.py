@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import ConfigError
-from flowrl.policies.distributions import distribution
+from flowrl.networks.distributions import distribution
 
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 3], np.float32))
 SPACES = {

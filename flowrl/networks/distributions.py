@@ -19,8 +19,8 @@ from torch import nn
 
 from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import ConfigError
-from flowrl.policies.in_numpy import host, log_softmax
-from flowrl.policies.sampling import Array, above_zero, argmax_sample, multinomial_sample, uniform_choice
+from flowrl.networks.in_numpy import host, log_softmax
+from flowrl.networks.sampling import Array, above_zero, argmax_sample, multinomial_sample, uniform_choice
 from flowrl.schedules import Schedule, value_at
 
 Pair = tuple[torch.Tensor, torch.Tensor]

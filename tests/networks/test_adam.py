@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from flowrl.policies.adam import Adam
+from flowrl.networks.adam import Adam
 
 
 def both(rates=(0.1, 0.1)):

@@ -10,10 +10,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from flowrl.policies.critics import FIRST, ActorAndCritics, Critics
-from flowrl.policies.in_numpy import in_numpy
-from flowrl.policies.networks import encoder
-from flowrl.policies.torch_rng import TorchStream
+from flowrl.networks.critics import FIRST, ActorAndCritics, Critics
+from flowrl.networks.in_numpy import in_numpy
+from flowrl.networks.networks import encoder
+from flowrl.networks.torch_rng import TorchStream
 from tests.policies.plain import apart, pairs, rows
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flowrl.policies.sampling import Array
+from flowrl.networks.sampling import Array
 
 _one_at_a_time = threading.RLock()
 

@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from flowrl.policies.torch_rng import TorchStream
+from flowrl.networks.torch_rng import TorchStream
 
 
 def test_the_streams_of_two_threads_do_not_mix() -> None:

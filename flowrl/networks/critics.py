@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from flowrl.policies.in_numpy import Function, in_numpy
-from flowrl.policies.masks import action_mask, masked
-from flowrl.policies.networks import Encoder, mlp
+from flowrl.networks.in_numpy import Function, in_numpy
+from flowrl.networks.masks import action_mask, masked
+from flowrl.networks.networks import Encoder, mlp
 
 #: Some of several networks, by their numbers.
 Some = slice | torch.Tensor

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from flowrl.networks.noisy import NoisyLinear, noise_of
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.policies import CategoricalHead, DQNPolicy
-from flowrl.policies.noisy import NoisyLinear, noise_of
-from flowrl.policies.torch_rng import TorchStream
 from flowrl.testing import same
 from tests.scripted import transitions
 

@@ -1,6 +1,6 @@
 """All that is used of torch's private interfaces: what is to be looked at when torch has a new version.
 
-`tests/policies/test_torch_private.py` says of each what breaks without it.
+`tests/networks/test_torch_private.py` says of each what breaks without it.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from flowrl.errors import ConfigError
+from flowrl.networks.gated_transformer import GatedTransformer, Layer
 from flowrl.policies import RecurrentPPOPolicy
-from flowrl.policies.gated_transformer import GatedTransformer, Layer
 
 
 def made(**how: Any) -> GatedTransformer:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flowrl.learners.all_reduce import listen
-from flowrl.policies.torch_private import (
+from flowrl.networks.torch_private import (
     bare,
     foreach_mul_,
     foreach_norm,

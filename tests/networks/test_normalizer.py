@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as arrays
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.networks.normalize import EPS, LIMIT, Moments
 from flowrl.policies import A2CPolicy, DQNPolicy, Normalizer, Policy, PPOPolicy, policy_from
-from flowrl.policies.normalize import EPS, LIMIT, Moments
 from flowrl.policies.weights import load_weights, save_weights
 from flowrl.testing import same
 from tests.scripted import transitions

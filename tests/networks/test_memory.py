@@ -10,9 +10,9 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.networks.recurrent import Memory, recurrent_rows
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.policies import R2D2Policy, RecurrentPPOPolicy
-from flowrl.policies.recurrent import Memory, recurrent_rows
-from flowrl.policies.torch_rng import TorchStream
 from tests.policies.recurrent_parts import make, steps
 
 KINDS = (RecurrentPPOPolicy, R2D2Policy)

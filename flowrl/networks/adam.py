@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import torch
 
-from flowrl.policies.torch_private import bare, fused_adam_
+from flowrl.networks.torch_private import bare, fused_adam_
 
 _step, _add_param_group = bare(torch.optim.Adam.step), bare(torch.optim.Adam.add_param_group)
 _state_dict, _load_state_dict = bare(torch.optim.Adam.state_dict), bare(torch.optim.Adam.load_state_dict)

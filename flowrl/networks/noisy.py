@@ -12,8 +12,8 @@ import torch
 from scipy.special import ndtri
 from torch import nn
 
-from flowrl.policies.in_numpy import Function, layers_of, linear_in_numpy
-from flowrl.policies.sampling import Array, above_zero
+from flowrl.networks.in_numpy import Function, layers_of, linear_in_numpy
+from flowrl.networks.sampling import Array, above_zero
 
 #: The layers of a network in order, each with a flag whether it is noisy.
 Steps: TypeAlias = list[tuple[Function, bool]]

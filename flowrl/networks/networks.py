@@ -20,13 +20,13 @@ from flowrl.envs.pictures import NATURE_SIDE, asks_for_nature, picture_of
 from flowrl.envs.spaces import first_members
 from flowrl.envs.spec import import_module, name_of
 from flowrl.errors import ConfigError, SchemaError, closest
-from flowrl.policies.distributions import Acting, Distribution, check_choices, way_out
-from flowrl.policies.heads import MeanHead, ValueHead
-from flowrl.policies.in_numpy import Function, in_numpy
-from flowrl.policies.masks import action_mask, masked, valid_mean
-from flowrl.policies.noisy import NoisyLinear, steps_of, with_noise
-from flowrl.policies.normalize import Normalizer
-from flowrl.policies.sampling import Array
+from flowrl.networks.distributions import Acting, Distribution, check_choices, way_out
+from flowrl.networks.heads import MeanHead, ValueHead
+from flowrl.networks.in_numpy import Function, in_numpy
+from flowrl.networks.masks import action_mask, masked, valid_mean
+from flowrl.networks.noisy import NoisyLinear, steps_of, with_noise
+from flowrl.networks.normalize import Normalizer
+from flowrl.networks.sampling import Array
 from flowrl.settings import NATURE
 
 #: Convolutions keep the sides of small pictures up to the first, as of boards; they halve larger ones to the second.
@@ -42,7 +42,7 @@ def encoder(
     pass convolutions, and the entries of a dictionary, each encoded like this, are joined in the order of the space,
     without `action_mask`. With `normalize`, numbers pass a `Normalizer` first; `path` holds the keys that lead to the
     space. The network "nature" has the 512 units of the Atari papers; any other replaces all of this, see
-    `flowrl.policies.networks.custom_encoder`.
+    `flowrl.networks.networks.custom_encoder`.
 
     Raises:
         ConfigError: the space has no encoding, or the network does not fit.

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.errors import ConfigError
+from flowrl.networks.heads import MeanHead, project, quantile_huber
+from flowrl.networks.networks import QNetwork, encoder
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
-from flowrl.policies.heads import MeanHead, project, quantile_huber
-from flowrl.policies.networks import QNetwork, encoder
-from flowrl.policies.torch_rng import TorchStream
 from tests.scripted import shake, transitions
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)

@@ -15,14 +15,14 @@ from torch.distributions import Categorical, kl_divergence
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.distributions import distribution
+from flowrl.networks.masks import action_mask, masked, valid_mean
+from flowrl.networks.networks import QNetwork, encoder
+from flowrl.networks.sampling import argmax_sample, eps_greedy_sample, multinomial_sample
+from flowrl.networks.torch_rng import TorchStream
 from flowrl.policies import APPOPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, SACPolicy, policy_from
-from flowrl.policies.distributions import distribution
-from flowrl.policies.masks import action_mask, masked, valid_mean
-from flowrl.policies.networks import QNetwork, encoder
 from flowrl.policies.policy import ValueActing
 from flowrl.policies.recurrent_ppo import RecurrentPPOPolicy
-from flowrl.policies.sampling import argmax_sample, eps_greedy_sample, multinomial_sample
-from flowrl.policies.torch_rng import TorchStream
 from flowrl.schedules import linear_schedule
 from tests.masked_envs import ACTIONS
 

@@ -14,10 +14,10 @@ from flowrl.data import Batch
 from flowrl.data.columns import ACTION_MASK, episode_breaks
 from flowrl.data.steps import is_fragment
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.policies.gated_transformer import GatedTransformer
-from flowrl.policies.masks import action_mask
-from flowrl.policies.networks import Encoder
-from flowrl.policies.sampling import Array
+from flowrl.networks.gated_transformer import GatedTransformer
+from flowrl.networks.masks import action_mask
+from flowrl.networks.networks import Encoder
+from flowrl.networks.sampling import Array
 from flowrl.settings import Settings, positive, setting
 
 Cell = Literal["lstm", "gru", "gtrxl"]

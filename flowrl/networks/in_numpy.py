@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from flowrl.errors import ConfigError
-from flowrl.policies.sampling import Array
-from flowrl.policies.torch_private import has_hooks, writes
+from flowrl.networks.sampling import Array
+from flowrl.networks.torch_private import has_hooks, writes
 
 Function: TypeAlias = Callable[..., Any]
 

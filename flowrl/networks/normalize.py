@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from flowrl.errors import SchemaError
-from flowrl.policies.in_numpy import Function
-from flowrl.policies.sampling import Array
+from flowrl.networks.in_numpy import Function
+from flowrl.networks.sampling import Array
 from flowrl.saved import Saved
 
 #: Default bound: normalized observations lie within ± this.
