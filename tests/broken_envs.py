@@ -251,6 +251,11 @@ class RaisesInRender(Healthy):
             raise AttributeError("there is no viewer")
 
 
+class RaisesInClose(Healthy):
+    def close(self) -> None:
+        raise RuntimeError("there is no window")
+
+
 class CrashesInRender(Healthy):
     def render(self) -> Any:
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from time import perf_counter as clock
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ import torch
 
 from flowrl.blas import blas_threads
 from flowrl.cli.doctor import Times
-from flowrl.cli.doctor.probe import Probe, measured
+from flowrl.cli.doctor.probe import Probe, dispose, measured
 from flowrl.cli.doctor.report import step_seconds
 from flowrl.cli.rerun import by_clock
 from flowrl.engine.gather import GatherAsync
@@ -435,7 +435,8 @@ class Tuner:
             return None
         factory = EnvFactory(config.env, config.env_args, config.wrappers, bool(config.agents))
         try:
-            with closing(factory()) as env:
+            with ExitStack() as made:
+                made.callback(dispose, env := factory())
                 return measured(Probe(factory, 1_000, min(PROBE, self.seconds / 10)).episodes(env))
         except FlowError:
             return None

@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from flowrl.envs.adapters.by_agent import WAY_OUT, looks_like_agents
 from flowrl.envs.adapters.convert import converted
+from flowrl.envs.closing import closing
 from flowrl.envs.games.model import GameModel
 from flowrl.envs.games.seats import TABLE, TURN, Seating, SeatsEnv
 from flowrl.envs.goals import GoalFunctions, goal_functions
@@ -159,7 +160,8 @@ class Environments:
             return Seen(manager.observation_space, manager.action_space, goal_functions(first), seating)
         finally:
             if not self.is_one_object:
-                first.close()
+                with closing(name_of(self.spec), self._way_out()):
+                    first.close()
 
 
 @contextmanager
@@ -169,7 +171,8 @@ def _made_to_look(spec: Any, env_args: Mapping[str, Any] | None, wrappers: Seque
         yield made
     finally:
         if not is_object(spec):
-            made.close()
+            with closing(name_of(spec)):
+                made.close()
 
 
 def model_of(spec: Any, env_args: Mapping[str, Any] | None = None, wrappers: Sequence[str | Wrap] = ()) -> GameModel:
@@ -289,7 +292,8 @@ def _made_here(
         return _of_vector(Copies(envs, _mode(options) or _NEXT_STEP), spec, kind, options, episode_seeds)
     except BaseException:
         for env in made_here:
-            env.close()
+            with closing(name_of(spec)):
+                env.close()
         raise
 
 
@@ -297,10 +301,7 @@ def _made_here(
 def _close_those_here() -> None:
     """Close environments that nobody closed: they may have started processes, which would stay."""
     for manager in list(_here):
-        try:
-            manager.close()
-        except Exception as error:
-            log.warning("an environment could not be closed: %s: %s", type(error).__name__, error)
+        manager.close()
 
 
 def _of_vector(
@@ -424,7 +425,8 @@ class EnvFactory:
             raise ConfigError(f"{name_of(self.spec)} made a {type(made).__name__}, expected a gymnasium.Env")
         except BaseException:
             if not is_object(self.spec) and hasattr(made, "close"):
-                made.close()
+                with closing(name_of(self.spec)):
+                    made.close()
             raise
 
     def _made(self, num_envs: int, vectorized: bool) -> Any:

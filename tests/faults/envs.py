@@ -272,10 +272,17 @@ FAULTS = [
         "tests/rollout/test_environments.py::test_seeds_of_episodes_from_the_configuration",
     ),
     Fault(
+        "F15",
+        "flowrl/envs/closing.py",
+        "    except Exception as error:\n",
+        "    except KeyError as error:\n",
+        "tests/rollout/test_environments.py::test_a_close_that_fails_costs_a_line_and_nothing_else",
+    ),
+    Fault(
         "F1",
         "flowrl/envs/make.py",
-        "            if not self.is_one_object:\n                first.close()\n",
-        "            pass\n",
+        "                    first.close()\n",
+        "                    pass\n",
         "tests/rollout/test_environments.py::test_spaces_come_from_one_environment_that_is_closed_again",
     ),
     Fault(

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from flowrl import Trainer
-from flowrl.envs import EnvManager, VectorEnvManager, make_manager
+from flowrl.envs import EnvManager, VectorEnvManager, closing, make_manager
 from flowrl.errors import ConfigError
 from flowrl.operators import ParallelRollouts
 from flowrl.plans import A2C, DQN
-from flowrl.rollout import WorkerSet
+from flowrl.rollout import WorkerSet, evaluate
 from flowrl.testing import same
+from tests.broken_envs import RaisesInClose
 from tests.clock_envs import TERMINATED, ClockEnv, clock_envs
 from tests.plans.small import SMALL
 from tests.scripted import ScriptedPolicy
@@ -118,6 +119,20 @@ def test_spaces_come_from_one_environment_that_is_closed_again() -> None:
         with ParallelRollouts(workers, steps=1).run():
             assert [env.closed for env in made] == [1, 0, 0]
     assert [env.closed for env in made] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["local", "subprocess", "vector"])
+def test_a_close_that_fails_costs_a_line_and_nothing_else(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """F15: neither before a run, nor in an evaluation, nor at the end; the same is said once."""
+    closing._say.cache_clear()
+    with make(RaisesInClose, env_manager=kind) as workers, ParallelRollouts(workers, steps=3).run() as run:
+        assert next(run).shape == (3, 2)
+        for _ in range(2):
+            assert len(evaluate(workers.policy, RaisesInClose, episodes=1, num_envs=1, seed=0)) == 1
+    failures = [line for line in caplog.messages if "could not be closed, which is ignored" in line]
+    assert failures[0].startswith("RaisesInClose: it could not be closed, which is ignored: RuntimeError: there is no")
+    assert "flowrl doctor tests.broken_envs:RaisesInClose" in failures[0]
+    assert len(failures) == 1 + (kind == "subprocess"), failures
 
 
 def test_one_environment_that_was_given_is_the_only_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
@@ -99,6 +100,12 @@ class Probe:
             actions = [valid_sample(space, manager.obs[env_id]) for env_id in range(manager.num_envs)]
             answer, spent = _timed(manager.step, actions)
             yield Step(0, t, spent, plain_copy(answer.next_obs), *map(np.copy, answer[1:4]))
+
+
+def dispose(env: Any) -> None:
+    """Close one that was examined beside the first, whose own close says whether it fails."""
+    with suppress(Exception):
+        env.close()
 
 
 def measured(steps: Iterable[Step], num_envs: int = 1) -> Times:

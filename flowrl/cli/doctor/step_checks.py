@@ -16,7 +16,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from flowrl.cli.doctor.probe import Env, Probe, Step
+from flowrl.cli.doctor.probe import Env, Probe, Step, dispose
 from flowrl.cli.doctor.report import Finding, Level
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs import Environments, Manager, VectorEnvManager
@@ -181,8 +181,8 @@ def determinism(probe: Probe, env: Env) -> Findings:
         yield ok("determinism", f"the same seed gave the same {steps} steps, three times")
         if not any(_difference(first, _transcript(probe, one, seed)) for seed in SEEDS[1:]):
             yield note("determinism", f"seeds {SEEDS} give equal steps: episodes differ by the policy's noise alone")
-    one.close()
-    other.close()
+    dispose(one)
+    dispose(other)
 
 
 def memory(probe: Probe, env: Env) -> Findings:
@@ -207,12 +207,12 @@ def saving(probe: Probe, env: Env) -> Findings:
         yield problem("saving", "its pickle cannot be loaded: a resumed run cuts the running episodes")
     else:
         place = _difference(*(_copied(probe.episodes(each, 10, last=last)) for each in (env, restored)))
-        restored.close()
+        dispose(restored)
         if place and probe.deterministic:
             yield problem("saving", f"a pickled copy goes on differently {place}: a resume would not be exact")
         else:
             yield ok("saving", "it can be saved in the middle of an episode: a resumed run is exact")
-    env.close()
+    dispose(env)
 
 
 def rendering(probe: Probe, env: Env) -> Findings:
@@ -267,7 +267,7 @@ def check_vector(manager: VectorEnvManager, probe: Probe, env: VectorEnv[Any, An
         yield note("endings", f"no episode ended in {len(first) - 1} steps of each of {env.num_envs}")
     other: Any = probe.factory.first_of(env.num_envs)
     again = list(probe.vector_steps(VectorEnvManager(other), COMPARED))
-    other.close()
+    dispose(other)
     if differing := [step.t for step, twin in zip(first, again) if _difference([step], [twin])]:
         yield problem("determinism", f"two vector environments with one seed differ at step {differing[0]}")
     else:

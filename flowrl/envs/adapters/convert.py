@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from flowrl.envs import games
 from flowrl.envs.adapters import atari, by_agent, dm_env, envpool, open_spiel, pettingzoo
 from flowrl.envs.adapters import gym as classic
+from flowrl.envs.closing import closing
 from flowrl.envs.games.seats import SeatsEnv
 from flowrl.errors import ConfigError
 
@@ -82,7 +83,8 @@ def converted(made: Any, agents: bool | None = None, again: Callable[[], Any] | 
         agents = by_agent.declares_agents(made) if agents is None else agents
         if agents is None and again is not None:
             agents = by_agent.rewards_each(made)
-            made.close()
+            with closing(type(made).__name__):
+                made.close()
             return converted(again(), agents)
         if agents:
             made = by_agent.game_of(made)

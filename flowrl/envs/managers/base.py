@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, NoReturn, Self
 
 import attrs
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
 from flowrl.engine.journal import Decisions
+from flowrl.envs.closing import closing
 from flowrl.envs.infos import INFO, OBS
 from flowrl.envs.managers.children import Children, warn_of
 from flowrl.envs.managers.faults import During, Fault, FaultLog, Kind
@@ -31,6 +33,7 @@ from flowrl.envs.spaces import (
     row_shape,
     same_form,
 )
+from flowrl.envs.spec import name_of
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError
 from flowrl.saved import Saved, random_generator
 
@@ -259,13 +262,15 @@ class Manager(abc.ABC):
         return self._faults.drain()
 
     def close(self) -> None:
-        """Close the environments, and warn of processes that they leave behind. A second call does nothing."""
+        """Close the environments; log errors, and processes that they leave behind. A second call does nothing."""
         if self._phase != "closed":
             self._phase = "closed"
-            try:
+            with self._closing():
                 self._close()
-            finally:
-                warn_of(self.children)
+            warn_of(self.children)
+
+    def _closing(self) -> AbstractContextManager[None]:
+        return closing(name_of(self.spec or type(self)), self.way_out)
 
     @property
     def is_open(self) -> bool:

@@ -163,7 +163,8 @@ class EnvManager(Manager):
         saved = {i: env for i, env in found.items() if env is not None}
         lost = [env_id for env_id in range(self.num_envs) if env_id not in saved]
         for env_id in saved:
-            self._envs[env_id].close()
+            with self._closing():
+                self._envs[env_id].close()
         self._marked = True
         self._use([saved.get(env_id, env) for env_id, env in enumerate(self._envs)])
         self._share_memory()

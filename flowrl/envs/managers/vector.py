@@ -296,7 +296,8 @@ class VectorEnvManager(Manager):
             return
         replaced = self._env
         self._use(saved)
-        replaced.close()
+        with self._closing():
+            replaced.close()
         self._pending = np.array(state["pending"], np.bool_)
         self._reseed = np.array(state["reseed"], np.bool_)
 

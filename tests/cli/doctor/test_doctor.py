@@ -73,6 +73,7 @@ def test_observations_in_pairs_and_dictionaries_are_healthy() -> None:
         (broken.Remembers, "determinism", "the same environment with the same seed differs at reset(seed=0), in obs"),
         (broken.ForgetsItsState, "saving", "a pickled copy goes on differently at step 1"),
         (broken.RaisesInStep, "errors", "while it takes random actions: KeyError: 'a joint that is not there'"),
+        (broken.RaisesInClose, "errors", "while it is closed: RuntimeError: there is no window"),
         (broken.RaisesWhenMade, "making", "OSError: no such simulator"),
         (broken.OneAtATime, "errors", "take env_manager='subprocess' with env_manager_args={'envs_per_process': 1}"),
         (broken.silent_vector, "autoreset", "metadata['autoreset_mode'] is missing"),

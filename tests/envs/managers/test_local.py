@@ -339,8 +339,8 @@ def test_environments_must_be_several_and_alike() -> None:
         EnvManager([one, box])
 
 
-def test_close_reaches_every_environment() -> None:
-    """F15: the first one's failure does not keep the second one open."""
+def test_close_reaches_every_environment(caplog: pytest.LogCaptureFixture) -> None:
+    """F15: the first one's failure does not keep the second one open, and is told."""
 
     class Stuck(ClockEnv):
         def close(self) -> None:
@@ -348,7 +348,7 @@ def test_close_reaches_every_environment() -> None:
 
     second = ClockEnv(1, [(1, TERMINATED)])
     manager = EnvManager([Stuck(0, [(1, TERMINATED)]), second])
-    with pytest.raises(OSError, match="stuck"):
-        manager.close()
     manager.close()
+    manager.close()
+    assert "EnvManager: it could not be closed, which is ignored: OSError: stuck" in caplog.text
     assert second.closed == 1

@@ -186,11 +186,11 @@ def test_environments_are_closed_with_a_deadline(caplog: pytest.LogCaptureFixtur
     manager = in_processes(kind=BadlyClosed, envs_per_process=1, step_timeout=0.3, reset_timeout=0.3)
     manager.launch(0)
     start = time.monotonic()
-    with pytest.raises(FlowError, match="environment 1 failed as it closed: OSError: stuck"):
-        manager.close()
+    manager.close()
     manager.close()
     assert time.monotonic() - start < BUSY
-    assert caplog.messages == ["environments [2] were not closed in 0.3 s, and are ended"]
+    assert caplog.messages[0] == "environments [2] were not closed in 0.3 s, and are ended"
+    assert "environment 1 failed as it closed: OSError: stuck" in caplog.messages[1]
     del manager
     assert footprint() == before
 

@@ -1,0 +1,26 @@
+"""What a failing `close()` of an environment costs: a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from flowrl.frames import one_line
+
+log = logging.getLogger("flowrl")
+
+
+@contextmanager
+def closing(name: str, way_out: str = "") -> Iterator[None]:
+    """Close environments in the block. An error is logged, each once: nothing needs them any more."""
+    try:
+        yield
+    except Exception as error:
+        _say(f"{name}: it could not be closed, which is ignored: {one_line(error)}{way_out}")
+
+
+@lru_cache
+def _say(text: str) -> None:
+    log.warning("%s", text)
