@@ -23,8 +23,8 @@ import numpy as np
 from common import Pair, Row, compare, print_machine
 
 import flowrl.plans
-from flowrl.engine.journal import Recording, Replay
-from flowrl.inspect.noted import Noted
+from flowrl.engine.recording.journal import Recording, Replay
+from flowrl.engine.recording.noted import Noted
 from flowrl.storage.journal import JournalFile, StoredJournal
 
 PLANS = {"impala": "IMPALA", "appo": "APPO", "apex_dqn": "ApexDQN", "a3c": "A3C", "impala async": "IMPALA"}

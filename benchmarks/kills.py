@@ -33,8 +33,8 @@ from common import print_machine
 from flowrl import operator, state
 from flowrl.data import Batch
 from flowrl.data.columns import ENDS
-from flowrl.engine.calls import Answer
-from flowrl.engine.remote import Remote
+from flowrl.engine.workers.calls import Answer
+from flowrl.engine.workers.remote import Remote
 from flowrl.learners.learner import LearnerReport
 from flowrl.storage.checkpoint import Checkpoints
 

@@ -1,4 +1,4 @@
-"""Does `Run.ledger()` tell the truth, and does `flowrl profile` name the bottleneck and foresee what a change gives?
+"""Does a ledger tell the truth, and does `flowrl profile` name the bottleneck and foresee what a change gives?
 
 Thirty plans of operators that sleep or compute for a known time: in one thread, over workers in step and out of step,
 in threads, with learners elsewhere. For each: the largest error of a share, in points of the wall time; the operator
@@ -38,8 +38,9 @@ import torch
 from common import interleaved, print_machine, ratio_with_interval
 
 from flowrl import Context, Plan, Queue, context, from_items, from_workers, operator
-from flowrl.engine.subplan import SubplanWorker, packed, unpacked
-from flowrl.engine.workers import ThreadWorker
+from flowrl.engine.recording.ledger import ledger
+from flowrl.engine.workers.local import ThreadWorker
+from flowrl.engine.workers.subplan import SubplanWorker, packed, unpacked
 from flowrl.inspect.profile import Change, Profile
 from flowrl.learners.training import Training
 from flowrl.operators import Concurrently, Dequeue, Enqueue
@@ -284,14 +285,14 @@ def measured(case: Case, costs: Costs, seconds: float) -> tuple[Profile, float, 
         for _ in range(8):
             next(run)
         WORKED.clear()
-        before, start, items = run.ledger(), time.perf_counter(), 0
+        before, start, items = ledger(run), time.perf_counter(), 0
         while time.perf_counter() < start + seconds:
             next(run)
             items += 1
         passed, worked = time.perf_counter() - start, dict[str, float]()
         for name, each in WORKED:
             worked[name] = worked.get(name, 0.0) + each
-        return Profile(run.ledger().since(before)), items / passed, worked
+        return Profile(ledger(run).since(before)), items / passed, worked
 
 
 def changed(costs: Costs, change: Change) -> dict[str, Any]:
@@ -373,10 +374,10 @@ def try_plan(kind: Any, warm_up: int, steps: int, rounds: int) -> None:
 
     def train(times: str) -> None:
         run = runs[times]
-        before, end = run.ledger(), run.counters["env_steps"] + steps
+        before, end = ledger(run), run.counters["env_steps"] + steps
         while run.counters["env_steps"] < end:
             next(run)
-        profile = Profile(run.ledger().since(before))
+        profile = Profile(ledger(run).since(before))
         path = next(path for path in profile.ledger.driver.busy if path.endswith("TrainOneStep"))
         for slower in foreseen if times == "1" else ():
             foreseen[slower].append(1 + profile.gain(Change(path, 1 / int(slower))))

@@ -22,8 +22,8 @@ from replay_peers import Contest
 
 from flowrl.actors.actors import Actors
 from flowrl.data import Batch, ReplayActors, ReplayBuffer, Store
-from flowrl.engine.remote import Remote
-from flowrl.engine.workers import wait_for
+from flowrl.engine.workers.local import wait_for
+from flowrl.engine.workers.remote import Remote
 from flowrl.operators import Replay
 
 ROWS = 256

@@ -23,10 +23,10 @@ import numpy as np
 from common import interleaved, print_machine
 
 from flowrl import Plan, from_items, from_workers
-from flowrl.engine.calls import Answer
-from flowrl.engine.futures import Future
 from flowrl.engine.run import Run
 from flowrl.engine.stages import WAITING, Signal
+from flowrl.engine.workers.calls import Answer
+from flowrl.engine.workers.futures import Future
 
 ANSWER = Answer(0, False, {"env_steps": 1}, {})
 

@@ -42,7 +42,12 @@ ROOMS = {
     "rewards": ["flowrl.rewards"],
     "rollout": ["flowrl.rollout", "flowrl.learners"],
     "trainer": ["flowrl.trainer.config", "flowrl.trainer.trained_policy", "flowrl.trainer.tune"],
-    "engine": ["flowrl.engine.schema", "flowrl.engine.protocols", "flowrl.engine.subplan", "flowrl.engine.queues"],
+    "engine": [
+        "flowrl.engine.schema",
+        "flowrl.engine.protocols",
+        "flowrl.engine.workers.subplan",
+        "flowrl.engine.workers.queues",
+    ],
     "tools": ["flowrl.testing", "flowrl.returns", "flowrl.schedules", "flowrl.settings", "flowrl.errors"],
 }
 

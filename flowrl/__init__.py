@@ -9,8 +9,8 @@ from flowrl._version import __version__
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, declare, operator, pure, state
 from flowrl.engine.plan import Plan, from_items, from_workers
-from flowrl.engine.queues import Queue
 from flowrl.engine.run import Run
+from flowrl.engine.workers.queues import Queue
 
 if TYPE_CHECKING:
     from flowrl.data import Batch

@@ -19,11 +19,11 @@ from flowrl.data.columns import ACTION_MASK, ENDS, PLACE, PROVENANCE, STREAM
 from flowrl.data.finite import EXPECTED, first_unusable
 from flowrl.data.types import Array
 from flowrl.engine.context import Context
-from flowrl.engine.gather import GatherAsync
 from flowrl.engine.graph import graph, paths, readers_of, rebuilt
 from flowrl.engine.operator import configuration, context, is_operator, operator, runtime
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
+from flowrl.engine.workers.gather import GatherAsync
 from flowrl.errors import ContractError
 from flowrl.policies.protocols import KnowsLikelihoods, Learns, OwnsPolicy
 

@@ -14,11 +14,11 @@ from flowrl.data.replay.base import PADDED
 from flowrl.data.replay.rate_limiter import INSERT_BATCH
 from flowrl.data.replay.segments import SpanReplayBuffer
 from flowrl.engine.context import Context
-from flowrl.engine.futures import Future
 from flowrl.engine.operator import context, operator, runtime, state
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
 from flowrl.engine.stages import BLOCKED, WAITING, Signal
+from flowrl.engine.workers.futures import Future
 from flowrl.errors import PlanError, SchemaError
 from flowrl.policies.protocols import OwnsPolicy, Reanalyses
 

@@ -14,7 +14,7 @@ from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
 from flowrl.engine.plan import Plan
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import wait_for
+from flowrl.engine.workers.local import wait_for
 from flowrl.errors import PlanError, SchemaError
 from flowrl.learners.training import APART, LAG, Required, Training, check_given, reported, required
 from flowrl.operators.rollout import ParallelRollouts

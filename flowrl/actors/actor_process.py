@@ -20,8 +20,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from flowrl import _version
-from flowrl.engine.pickling import pack_plain
-from flowrl.engine.remote import measured
+from flowrl.engine.workers.pickling import pack_plain
+from flowrl.engine.workers.remote import measured
 from flowrl.errors import ConfigError
 
 log = logging.getLogger("flowrl")

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import attrs
 from attrs import validators
 
-from flowrl.engine.futures import Future
 from flowrl.engine.protocols import WorkerContract
-from flowrl.engine.remote import Remote, measured
-from flowrl.engine.workers import WORKER_TIMEOUT, InlineWorker, ThreadWorker
+from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.local import WORKER_TIMEOUT, InlineWorker, ThreadWorker
+from flowrl.engine.workers.remote import Remote, measured
 from flowrl.errors import ConfigError, WorkerDied
 
 Make = Callable[[], Any]

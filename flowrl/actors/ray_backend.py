@@ -26,9 +26,9 @@ from flowrl.actors.actor_process import PRINTED, ActorProcess, versions
 from flowrl.actors.actors import Make, Resources
 from flowrl.actors.address import check_answers
 from flowrl.actors.watchdog import Watchdog
-from flowrl.engine.futures import Future, wait
-from flowrl.engine.pickling import pack, pack_plain, refusal
-from flowrl.engine.remote import Remote
+from flowrl.engine.workers.futures import Future, wait
+from flowrl.engine.workers.pickling import pack, pack_plain, refusal
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import ConfigError, ValueLost, WorkerDied
 from flowrl.interrupts import handling
 

@@ -26,12 +26,13 @@ from flowrl.cli.doctor import Times
 from flowrl.cli.doctor.probe import Probe, dispose, measured
 from flowrl.cli.doctor.report import step_seconds
 from flowrl.cli.rerun import by_clock
-from flowrl.engine.gather import GatherAsync
 from flowrl.engine.graph import graph
 from flowrl.engine.labels import learns
 from flowrl.engine.plan import Plan
 from flowrl.engine.protocols import Saveable
+from flowrl.engine.recording.ledger import ledger
 from flowrl.engine.run import Run
+from flowrl.engine.workers.gather import GatherAsync
 from flowrl.envs import EnvFactory
 from flowrl.envs.managers.supervisor import cores
 from flowrl.errors import ConfigError, FlowError
@@ -203,9 +204,9 @@ class Trial:
             if self.repeats and isinstance(self.workers.policy, Saveable):
                 self.parameters = fingerprint(self.workers.policy.state_dict())
             next(run)
-            before = run.ledger()
+            before = ledger(run)
             self.turn(span)
-            self.profile = Profile(run.ledger().since(before), counter=self.config.clock)
+            self.profile = Profile(ledger(run).since(before), counter=self.config.clock)
         except StopIteration:
             raise ConfigError(f"it had not learned and reported after {seconds:.0f} s") from None
         finally:

@@ -17,17 +17,17 @@ import attrs
 import click
 
 from flowrl.cli.rebuilt import rebuilt
-from flowrl.engine.calls import Call
 from flowrl.engine.meter import Meter
 from flowrl.engine.operator import describe, load_operator_state, summarize
 from flowrl.engine.plan import Plan
 from flowrl.engine.protocols import Worker
+from flowrl.engine.recording.recorder import Recorder, with_recorder
 from flowrl.engine.run import Run
+from flowrl.engine.workers.calls import Call
 from flowrl.errors import CheckpointError, ConfigError, ContractError, did_you_mean, printable
 from flowrl.frames import is_own
 from flowrl.inspect.debugger import meter_at, provenance
 from flowrl.inspect.explain import relative
-from flowrl.inspect.recorder import Recorder, with_recorder
 from flowrl.inspect.strict import strict
 from flowrl.operators.contracts import with_contracts
 from flowrl.saved import Saved

@@ -13,14 +13,14 @@ import click
 
 from flowrl.actors.actors import HERE
 from flowrl.cli.rebuilt import Rebuilt, rebuilt
-from flowrl.engine.calls import Call
-from flowrl.engine.gather import GatherAsync
 from flowrl.engine.graph import graph, select
-from flowrl.engine.journal import JournalEnds, Replay
 from flowrl.engine.plan import Plan
 from flowrl.engine.protocols import Saveable, Worker
+from flowrl.engine.recording.journal import JournalEnds, Replay
 from flowrl.engine.run import Run
 from flowrl.engine.stages import Stage
+from flowrl.engine.workers.calls import Call
+from flowrl.engine.workers.gather import GatherAsync
 from flowrl.envs.managers.subprocess import THREADS
 from flowrl.errors import ConfigError, printable
 from flowrl.operators.metrics import CLOCK_KEYS, TIMERS

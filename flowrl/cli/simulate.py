@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from flowrl.cli.autotune import WAY, Trial
-from flowrl.engine.ledger import Account
+from flowrl.engine.workers.accounts import Account
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.inspect.profile import LEAST_GAIN, MOST_CHANGES, NEVER, Profile
 from flowrl.trainer.config import Configuration

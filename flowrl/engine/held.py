@@ -34,8 +34,8 @@ from flowrl.engine.operator import (
     operator_state,
     state_fields,
 )
-from flowrl.engine.pickling import attributes, parts
 from flowrl.engine.protocols import Array, ResourceContract, Saveable, has_member
+from flowrl.engine.workers.pickling import attributes, parts
 from flowrl.saved import Saved
 
 #: Most objects behind one operator that are looked at, and the first bytes of an array that are compared.

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import attrs
 
 from flowrl.engine import transforms
-from flowrl.engine.calls import Call, Prefetch
-from flowrl.engine.gather import Gather, GatherAsync, GatherSync
 from flowrl.engine.graph import WIRING, check_graph, checked_name, depth_of, graph, rebuilt, select
 from flowrl.engine.merge import Concurrent, Fork, Reader, Sequential, Zip
 from flowrl.engine.operator import name_of, whole
 from flowrl.engine.protocols import OperatorContract, SourceOperator, Worker, WorkersContract
 from flowrl.engine.run import Run
 from flowrl.engine.stages import Generated, Items
+from flowrl.engine.workers.calls import Call, Prefetch
+from flowrl.engine.workers.gather import Gather, GatherAsync, GatherSync
 from flowrl.errors import PlanError, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flowrl.engine.journal import Decisions
+    from flowrl.engine.protocols import Decisions
     from flowrl.engine.schema import Schema
 
 Verb = Literal["for_each", "filter", "combine"]
@@ -106,7 +106,7 @@ class Plan:
                 of progress without an item it logs the plan's last operator.
             deadline_seconds: After this time without progress the run raises `Stalled`.
             decisions: A `Recording` that notes what the run decides, or a `Replay` that it follows; see
-                `flowrl.engine.journal`.
+                `flowrl.engine.recording.journal`.
         """
         waits = {"stall_seconds": stall_seconds, "deadline_seconds": deadline_seconds}
         return Run(self, seed=seed, on_error=on_error, decisions=decisions, **waits)

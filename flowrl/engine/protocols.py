@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from flowrl.engine.context import Context
-    from flowrl.engine.futures import Future
+    from flowrl.engine.plan import Plan
     from flowrl.engine.schema import Schema
     from flowrl.engine.stages import Signal
+    from flowrl.engine.workers.futures import Future
 
 #: Words of items. A mapping adds to each word its remedy, or the problem if it is missing.
 Words = tuple[str, ...] | Mapping[str, str]
@@ -271,6 +272,69 @@ class JointWorker(Protocol):
     def work_with_others(self) -> None:
         """Called before its first request of that kind."""
         ...
+
+
+class Decisions:
+    """What a run decides by the clock; this one decides by what it sees, and notes nothing.
+
+    A journal (`flowrl.engine.recording.journal`) notes or follows the decisions.
+    """
+
+    #: Whether something notes or follows the decisions.
+    active: ClassVar[bool] = False
+    #: Whether they come from a journal, so that waiting is of no use.
+    replays: ClassVar[bool] = False
+    #: Of a part of a plan on a worker: which.
+    name = ""
+    #: The item that left an operator last, and its digest.
+    newest: tuple[Any, int] = (None, 0)
+
+    def woven(self, plan: Plan) -> Plan:
+        """The plan with the taps that it needs. Raises: PlanError: it cannot note what the plan decides."""
+        return plan
+
+    def opened(self, order: Sequence[str]) -> None:
+        """Called when a run opens, with the paths of its operators in the order of the flow of items."""
+
+    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
+        """Decide at a point of the run: `seen` has numbers for what is there now, none if there is nothing.
+
+        Returns: the same, or what a journal has instead.
+        """
+        return seen
+
+    def item(self, path: str, digest: int) -> None:
+        """Note an item that leaves an operator. Raises: Departed: the journal has another one."""
+
+    def depart(self, path: str, what: str) -> None:
+        """Note that a replay does at an operator what its journal does not have. Raises: Departed."""
+
+    def failed(self, error: BaseException) -> None:
+        """Note that a request failed. Raises: JournalEnds: as the journal of the worker has nothing more."""
+
+    def part(self, gather: str, index: int) -> Decisions:
+        """Those of the part of a plan that a worker opens now."""
+        return self
+
+    def heard(self, part: str, noted: bytes) -> None:
+        """Note what a worker noted for an answer."""
+
+    def answer(self) -> bytes:
+        """On a worker: what was noted since the last answer, b"" if nothing."""
+        return b""
+
+    def states(self) -> tuple[bool, bool]:
+        """Whether the run that is followed has taken a state between two steps here, and whether it has loaded one."""
+        return False, False
+
+    def saved(self) -> None:
+        """Note that the state of the run is taken."""
+
+    def loaded(self) -> None:
+        """Called when the run loads a state: its parts are opened anew."""
+
+    def check_idle(self) -> None:
+        """Called where a run would sleep. Raises: Departed: a replay waits for what will not come."""
 
 
 class _ByMembers(abc.ABC):  # noqa: B024 - what makes it abstract is the hook

@@ -13,20 +13,19 @@ from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowrl.engine.context import Context
-from flowrl.engine.gather import Gather
 from flowrl.engine.graph import WIRING, graph, matches, on_policy, paths
 from flowrl.engine.held import REMEDY, changed, resources, same_resource, saveable, state_of, watched
-from flowrl.engine.journal import STATE, Decisions
 from flowrl.engine.labels import Labels, labels_of
-from flowrl.engine.ledger import Ledger, ledger, watch_visits
 from flowrl.engine.merge import Fork, Merge
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh
-from flowrl.engine.protocols import ResourceContract
+from flowrl.engine.protocols import Decisions, ResourceContract
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Chain, Signal, Source, Stage
 from flowrl.engine.state_diff import IncompatibleKeys, check_state, compare
 from flowrl.engine.transforms import RunHooks
+from flowrl.engine.workers.accounts import watch_visits
+from flowrl.engine.workers.gather import Gather
 from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stalled, WorkerDied, did_you_mean, notes_of
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class Run:
                 f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
             )
         decisions = decisions or Decisions()
-        plan, debugger = _debugged(_noted(plan) if decisions.active else plan)
+        plan, debugger = _debugged(decisions.woven(plan))
         by_id = paths(plan)
         _check_policies(_by_name(on_error), by_id.values())
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
@@ -110,7 +109,7 @@ class Run:
         context.learns = any(node.contract.learns is not None for node in graph(plan))
         self.wakeups = 0
         self.started = clock()
-        # Seconds so far, for `flowrl.engine.ledger`: in calls of the run, taking states, asleep by what it waited for.
+        # Seconds so far, for the accounts: in calls of the run, taking states, asleep by what it waited for.
         self.inside, self.saving = 0.0, 0.0
         self.asleep: dict[tuple[str, ...], float] = {}
         self._told_lost = set[str]()
@@ -284,7 +283,7 @@ class Run:
         began = clock()
         with self._turn():
             try:
-                self._states.take(STATE, [1])
+                self._states.saved()
                 for _ in range(MAX_ATTEMPTS - 1):
                     # If a worker dies after it saved its part, it is restarted and the whole state is taken anew.
                     with suppress(WorkerDied):
@@ -413,10 +412,6 @@ class Run:
 
         return explain_run(self)
 
-    def ledger(self) -> Ledger:
-        """Where the seconds of each thread and process went so far."""
-        return ledger(self)
-
     # -- opening and closing
 
     def _open_stages(self) -> None:
@@ -445,10 +440,11 @@ class Run:
     def _followed(self) -> Any:
         """A step of a run with a journal: a replay takes and loads states where the other run has."""
         state = None
-        while codes := self._states.take(STATE, ()):
-            if 2 not in codes or state is None:  # a state that is taken twice waits for requests that were not made
+        while any(then := self._states.states()):
+            _, loaded = then
+            if not loaded or state is None:  # a state that is taken twice waits for requests that were not made
                 state = self._state()
-            if 2 in codes:
+            if loaded:
                 self._load(state, partial=False)
         return self._root.step()
 
@@ -607,13 +603,6 @@ def _debugged(plan: Plan) -> tuple[Plan, Debugger | None]:
     from flowrl.inspect.debugger import with_looks
 
     return with_looks(plan)
-
-
-def _noted(plan: Plan) -> Plan:
-    """The plan with taps that note its items."""
-    from flowrl.inspect.noted import with_notes
-
-    return with_notes(plan)
 
 
 def _by_name(on_error: ErrorPolicies) -> Mapping[str, str]:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import attrs
 
 from flowrl.engine.context import Metrics
-from flowrl.engine.gather import Gather
 from flowrl.engine.operator import added_fields, check_operator_state, state_fields
 from flowrl.engine.seeds import SeedTree
+from flowrl.engine.workers.gather import Gather
 from flowrl.saved import Saved
 
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from flowrl.engine.gather import Gather
 from flowrl.engine.graph import graph, paths, rebuilt
 from flowrl.engine.operator import describe, operator, operator_state, summarize
 from flowrl.engine.protocols import Array, Columns, WorkerContract, WorkersContract
-from flowrl.engine.subplan import SubplanWorker
 from flowrl.engine.transforms import Breakpoint, Tap
+from flowrl.engine.workers.gather import Gather
+from flowrl.engine.workers.subplan import SubplanWorker
 from flowrl.errors import PlanError
 from flowrl.inspect.explain import config_of, explain, relative
 from flowrl.interrupts import handling

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowrl.engine.gather import Gather
 from flowrl.engine.graph import is_hidden, paths
 from flowrl.engine.merge import Concurrent, Fork, Sequential
 from flowrl.engine.operator import is_operator, name_of
 from flowrl.engine.protocols import ResourceContract, Saveable
 from flowrl.engine.stages import Generated, Stage
+from flowrl.engine.workers.gather import Gather
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan

@@ -21,7 +21,8 @@ from typing import Any
 
 import attrs
 
-from flowrl.engine.ledger import DRIVER, FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account, Ledger
+from flowrl.engine.recording.ledger import Ledger
+from flowrl.engine.workers.accounts import DRIVER, FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account
 from flowrl.errors import ConfigError
 from flowrl.saved import fits
 
@@ -81,7 +82,7 @@ class Activity:
 
     Attributes:
         rate: Items per second.
-        busy, starved, blocked: Of these seconds, see `flowrl.engine.ledger.Account`.
+        busy, starved, blocked: Of these seconds, see `flowrl.engine.workers.accounts.Account`.
         fill: What its store, or it itself, holds, and the most that may be; None: it has no such number.
 
     >>> found = Activity(10.0, 2.0, busy=2.5, starved=5.0) + Activity(10.0, 4.0, busy=5.0)

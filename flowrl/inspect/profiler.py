@@ -7,7 +7,7 @@ from time import perf_counter as clock
 
 import attrs
 
-from flowrl.engine.ledger import Ledger
+from flowrl.engine.recording.ledger import Ledger, ledger
 from flowrl.engine.run import Run
 from flowrl.inspect.profile import Profile
 
@@ -30,21 +30,21 @@ class Profiler:
     _moved: dict[str, tuple[int, float]] = attrs.field(factory=dict, init=False)  # items of an operator, since when
 
     def __attrs_post_init__(self) -> None:
-        self._first = self.run.ledger()
+        self._first = ledger(self.run)
         self._recent.append(self._first)
 
     def count_result(self) -> None:
         """Say that the run has given a result. The first one ends the time that a profile leaves out."""
         self._results += 1
         if self._results == 1:
-            self._at_first_result = self.run.ledger()
+            self._at_first_result = ledger(self.run)
         elif self._at_first_result is not None:
             self._first, self._at_first_result = self._at_first_result, None
 
     def profile(self) -> Profile:
         """The profile now: since the first result, or since the run was opened if there is no later one."""
         began = clock()
-        now = self.run.ledger()
+        now = ledger(self.run)
         recent, stalls = now.since(self._recent[0]), self._stalls(began)
         self._recent.append(now)
         return Profile(now.since(self._first), self._first.driver.wall, self.counter, recent, stalls)

@@ -9,10 +9,10 @@ from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
 from flowrl.data.steps import joined
 from flowrl.engine.context import Context
-from flowrl.engine.futures import Future
 from flowrl.engine.protocols import StoringWorker
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.engine.workers import WORKER_TIMEOUT
+from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.local import WORKER_TIMEOUT
 from flowrl.errors import is_death
 
 log = logging.getLogger("flowrl")

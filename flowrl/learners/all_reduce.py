@@ -15,9 +15,9 @@ import torch.distributed
 
 from flowrl.data import Batch
 from flowrl.data.steps import is_fragment, tells_fragments
-from flowrl.engine.futures import Future
 from flowrl.engine.protocols import JointWorker
-from flowrl.engine.workers import ask, wait_for
+from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.local import ask, wait_for
 from flowrl.errors import Disconnected, WorkerDied
 from flowrl.networks.torch_private import process_group
 

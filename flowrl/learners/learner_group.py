@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
-from flowrl.engine.calls import Answer
 from flowrl.engine.context import Context
-from flowrl.engine.futures import Future, wait
-from flowrl.engine.remote import Remote
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import InlineWorker, ThreadWorker, all_of, ask
+from flowrl.engine.workers.calls import Answer
+from flowrl.engine.workers.futures import Future, wait
+from flowrl.engine.workers.local import InlineWorker, ThreadWorker, all_of, ask
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import ConfigError, Disconnected, FlowError, PlanError, ValueLost, WorkerDied, did_you_mean, is_death
 from flowrl.learners.all_reduce import rendezvous, results
 from flowrl.learners.learner import Learner, LearnerReport, TargetNetwork

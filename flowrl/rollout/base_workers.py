@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import gymnasium
 
 from flowrl.data.multi_agent import DEFAULT_POLICY
-from flowrl.engine.workers import WORKER_TIMEOUT
+from flowrl.engine.workers.local import WORKER_TIMEOUT
 from flowrl.envs import Environments
 from flowrl.envs.dataset_spaces import SPACES, origin, space_to_json
 from flowrl.envs.make import Seen

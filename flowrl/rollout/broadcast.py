@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowrl.data.columns import HostTensors
-from flowrl.engine.remote import Remote
+from flowrl.engine.workers.remote import Remote
 from flowrl.policies import Policy
 from flowrl.policies.protocols import HasWeights
 

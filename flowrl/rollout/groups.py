@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from flowrl.engine.seeds import SeedTree
-from flowrl.engine.subplan import unpacked
-from flowrl.engine.workers import InlineWorker
+from flowrl.engine.workers.local import InlineWorker
+from flowrl.engine.workers.subplan import unpacked
 from flowrl.envs import Environments
 from flowrl.envs.managers.base import episode_seed
 from flowrl.envs.managers.games import GameManager

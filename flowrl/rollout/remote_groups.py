@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from flowrl.actors.actors import HERE, Actors, Resources
-from flowrl.engine.futures import Future
 from flowrl.engine.protocols import WorkerContract
-from flowrl.engine.subplan import packed
-from flowrl.engine.workers import wait_for
+from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.local import wait_for
+from flowrl.engine.workers.subplan import packed
 from flowrl.errors import FlowError, WorkerDied
 from flowrl.rollout.groups import BEGIN_SECONDS, Group, GroupRunner
 

@@ -17,7 +17,7 @@ from flowrl.data.multi_agent import DEFAULT_POLICY
 from flowrl.data.steps import real_rows, real_steps
 from flowrl.data.trajectories import side_by_side
 from flowrl.engine.schema import UNKNOWN, ColumnSchema, Schema, schema_of
-from flowrl.engine.subplan import SubplanWorker
+from flowrl.engine.workers.subplan import SubplanWorker
 from flowrl.envs import Episode, Fault, Manager
 from flowrl.envs.masks import UNASKED
 from flowrl.envs.spaces import first_members

@@ -13,11 +13,11 @@ import attrs
 from flowrl.actors.actors import HERE, Resources
 from flowrl.data.multi_agent import DEFAULT_POLICY, side_by_side
 from flowrl.engine.context import Context
-from flowrl.engine.futures import Future, wait
-from flowrl.engine.members import silent_ones
 from flowrl.engine.schema import Schema
 from flowrl.engine.seeds import SeedTree
-from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
+from flowrl.engine.workers.futures import Future, wait
+from flowrl.engine.workers.local import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
+from flowrl.engine.workers.members import silent_ones
 from flowrl.envs import Environments
 from flowrl.envs.goals import GoalFunctions
 from flowrl.envs.infos import InfoKeys, fills_of, shape_of

@@ -50,6 +50,8 @@ _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter:
 #: Where classes are now that files name by a kind, or by where they were.
 HOMES = {
     "batch": "flowrl.data.batch:Batch",
+    "flowrl.engine.calls:Answer": "flowrl.engine.workers.calls:Answer",
+    "flowrl.engine.gather:Arrival": "flowrl.engine.workers.gather:Arrival",
     "flowrl.rollout.match_making:Opponent": "flowrl.rollout.match_making:Rival",
 }
 #: Classes of columns by name, each with the kind that it is written as: whoever has such a class says so.

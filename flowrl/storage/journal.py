@@ -4,7 +4,7 @@
     PART..                    zlib streams, one after the other
 
 A part ends with each checkpoint, so that a resumed run can cut the file there and append. Within a part, what was
-flushed can be read after a kill. `flowrl.engine.journal` has the format of the bytes inside.
+flushed can be read after a kill. `flowrl.engine.recording.journal` has the format of the bytes inside.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import attrs
 from attrs import validators
 from typeguard import CollectionCheckStrategy, TypeCheckError, check_type
 
-from flowrl.engine.workers import WORKER_TIMEOUT
+from flowrl.engine.workers.local import WORKER_TIMEOUT
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import (

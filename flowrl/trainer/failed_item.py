@@ -13,9 +13,9 @@ from typing import Any
 from flowrl.engine.failure import Failure, failure_of
 from flowrl.engine.graph import graph
 from flowrl.engine.held import resources, same_resource, saveable
+from flowrl.engine.recording.recorder import Recorder, edge_before, recorder_of
 from flowrl.engine.run import Run
 from flowrl.errors import ContractError
-from flowrl.inspect.recorder import Recorder, edge_before, recorder_of
 from flowrl.policies.protocols import HasWeights
 from flowrl.rollout import BaseWorkers
 from flowrl.storage.checkpoint import Checkpoints, save_checkpoint

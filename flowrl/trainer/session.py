@@ -17,16 +17,16 @@ import click
 
 from flowrl.engine.context import Stopwatch
 from flowrl.engine.graph import graph
-from flowrl.engine.journal import Recording
 from flowrl.engine.operator import state_fields
 from flowrl.engine.plan import Plan
 from flowrl.engine.protocols import Saveable
+from flowrl.engine.recording.journal import Recording
+from flowrl.engine.recording.trace import Trace
 from flowrl.engine.run import Run
 from flowrl.errors import CheckpointError, ConfigError, NotFinite, notes_of
 from flowrl.inspect.debugger import is_breakpoint
 from flowrl.inspect.profile import Profile
 from flowrl.inspect.profiler import Profiler
-from flowrl.inspect.trace import Trace
 from flowrl.interrupts import Interrupts
 from flowrl.policies.protocols import HasWeights
 from flowrl.rollout import BaseWorkers, WorkerSet

@@ -15,7 +15,7 @@ import pytest
 from flowrl.actors import actor_process
 from flowrl.actors.actors import Actors, Resources
 from flowrl.data import Batch
-from flowrl.engine.remote import Remote
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import ConfigError, PlanError, WorkerDied
 
 SECONDS = 60

@@ -13,7 +13,8 @@ import pytest
 
 from flowrl.cli import autotune
 from flowrl.cli.autotune import Measurement, Tuner, knobs
-from flowrl.engine.ledger import DRIVER, Account, Ledger
+from flowrl.engine.recording.ledger import Ledger
+from flowrl.engine.workers.accounts import DRIVER, Account
 from flowrl.inspect.profile import Profile
 from flowrl.testing import same
 from flowrl.trainer.config import build_config

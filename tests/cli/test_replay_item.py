@@ -17,7 +17,7 @@ from click.testing import Result
 from flowrl import from_items
 from flowrl.data import Batch
 from flowrl.engine.failure import failure_of
-from flowrl.inspect.recorder import Recorder, with_recorder
+from flowrl.engine.recording.recorder import Recorder, with_recorder
 from flowrl.operators.contracts import CheckFinite
 from flowrl.storage.checkpoint import load_checkpoint
 from tests.cli.parts import flowrl

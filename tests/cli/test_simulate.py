@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowrl.cli.simulate import simulate
-from flowrl.engine.ledger import DRIVER, FULL, NO_REQUEST, Account, Ledger
+from flowrl.engine.recording.ledger import Ledger
+from flowrl.engine.workers.accounts import DRIVER, FULL, NO_REQUEST, Account
 from flowrl.errors import ConfigError
 from flowrl.inspect.profile import Profile
 from tests.cli.parts import SMALL, flowrl

@@ -8,8 +8,8 @@ from typing import Any
 from flowrl import Context, Plan, context, from_workers, operator, state
 from flowrl.engine.run import Run
 from flowrl.engine.stages import DONE, WAITING, Signal
-from flowrl.engine.subplan import SubplanWorker
-from flowrl.engine.workers import InlineWorker
+from flowrl.engine.workers.local import InlineWorker
+from flowrl.engine.workers.subplan import SubplanWorker
 from flowrl.testing import ManualWorkers
 
 N = [1, 2, 3, 4, 5]

@@ -13,7 +13,7 @@ import pytest
 
 from flowrl import Plan, from_items
 from flowrl.engine import graph
-from flowrl.engine.subplan import packed, unpacked
+from flowrl.engine.workers.subplan import packed, unpacked
 from flowrl.errors import PlanError
 from flowrl.operators.concurrency import Concurrently
 from tests.engine.engine_parts import Total

@@ -231,6 +231,31 @@ def test_a_name_says_what_it_is_of() -> None:
     assert {name: of for name, of in rooms.items() if len(of) > 1} == {}
 
 
+def test_the_drawer_of_a_file_of_the_engine_says_what_it_knows() -> None:
+    """What watches a run is known to nobody who runs it, not even by the names of types."""
+    engine = [each for each in imports() if _room(_module(each.file)) == "engine"]
+    inside = [each for each in engine if "/recording/" not in each.file]
+    assert {each.file.count("/") for each in inside} == {2, 3}, "the kernel, and what leaves its thread"
+    assert [each for each in inside if _is(each, "flowrl.engine.recording")] == []
+
+
+def test_who_reads_the_engine_is_told_of_each_of_its_files() -> None:
+    """In the reading order of its `__init__`, in CONTRIBUTING and on its page; of each once, and of no other."""
+    engine, by_drawer = ROOT / "flowrl/engine", dict[str, list[str]]()
+    for file in sorted(engine.rglob("[!_]*.py")):
+        by_drawer.setdefault(file.relative_to(engine).parent.name or "engine", []).append(file.stem)
+    assert set(by_drawer) == {"engine", "workers", "recording"}
+    door = re.split(r"`(workers|recording)/`", (engine / "__init__.py").read_text())
+    parts = dict(zip(["engine", *door[1::2]], door[::2]))
+    assert {name: sorted(re.findall(r"^    (\w+)  ", part, re.M)) for name, part in parts.items()} == by_drawer
+    page = re.split(r"\| file in `flowrl/(?:engine/)?(\w+)/` ", (ROOT / "docs/engine.md").read_text())
+    rows = {name: "".join(re.findall(r"^\| (`.*?) \|", part, re.M)) for name, part in zip(page[1::2], page[2::2])}
+    assert {name: sorted(re.findall(r"(\w+)\.py", row)) for name, row in rows.items()} == by_drawer
+    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("  inspect/  ")[0]
+    lists = re.findall(r"^  +(engine|workers|recording)/ [^:]*:([\w\s]*)$", tree, re.M)
+    assert {name: sorted(words.split()) for name, words in lists} == by_drawer
+
+
 def test_nobody_imports_a_second_copy() -> None:
     assert [each for each in imports() if _is(each, *LINKED)] == []
 

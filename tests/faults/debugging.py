@@ -29,7 +29,7 @@ FAULTS = [
     ),
     Fault(
         "Y3",
-        "flowrl/inspect/recorder.py",
+        "flowrl/engine/recording/recorder.py",
         "item, copy.deepcopy(item)))",
         "item, item))",
         REPLAY + "test_a_replay_gives_the_same_error",

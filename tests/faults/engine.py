@@ -4,13 +4,13 @@ from tests.faults.fault import Fault
 
 PLAN = "tests/engine/test_plan.py::"
 MERGE = "tests/engine/test_merge.py::"
-CALLS = "tests/engine/test_calls.py::"
+CALLS = "tests/engine/workers/test_calls.py::"
 RUNS = "tests/engine/test_run.py::"
 CLOSING = "tests/engine/test_closing.py::"
 STATES = "tests/engine/test_run_state.py::"
-LAG = "tests/engine/test_lag.py::"
-DEATHS = "tests/engine/test_worker_deaths.py::"
-GATHER = "tests/engine/test_gather.py::"
+LAG = "tests/engine/workers/test_lag.py::"
+DEATHS = "tests/engine/workers/test_worker_deaths.py::"
+GATHER = "tests/engine/workers/test_gather.py::"
 ERRORS = "tests/engine/test_errors.py::"
 DISK = "tests/storage/test_checkpoint.py::"
 RESUME = "tests/cli/test_resume.py::"
@@ -21,7 +21,7 @@ HOSTS = "tests/rollout/test_remote_groups.py::"
 ALIKE = "tests/learners/test_all_reduce.py::"
 LEARNERS = "tests/learners/test_learners.py::"
 
-LEDGER = "tests/engine/test_ledger.py::"
+LEDGER = "tests/engine/recording/test_ledger.py::"
 AUTOTUNE = "tests/cli/test_autotune.py::"
 SIMULATE = "tests/cli/test_simulate.py::"
 
@@ -93,21 +93,21 @@ FAULTS = [
     ),
     Fault(
         "E3",
-        "flowrl/engine/ledger.py",
+        "flowrl/engine/workers/accounts.py",
         "        mine.add({stage.meter.path: -part.inside})\n",
         "",
         LEDGER + "test_parts_in_this_process_count_once",
     ),
     Fault(
         "E3",
-        "flowrl/engine/ledger.py",
+        "flowrl/engine/workers/accounts.py",
         "                    home.add({path: -seconds for path, seconds in busy.items()})\n",
         "",
         LEDGER + "test_what_threads_do_in_turn_counts_once",
     ),
     Fault(
         "E4",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "answer.records.pop(ACCOUNT, None)",
         "answer.records.get(ACCOUNT)",
         LEDGER + "test_an_account_is_no_part_of_the_state",
@@ -117,7 +117,7 @@ FAULTS = [
         "flowrl/engine/meter.py",
         "slot.__set__(meter, seconds)",
         "slot.__set__(meter, 0.0)",
-        "tests/inspect/test_trace.py::test_operators_are_events_of_their_thread",
+        "tests/engine/recording/test_trace.py::test_operators_are_events_of_their_thread",
     ),
     Fault(
         "E5",
@@ -191,14 +191,14 @@ FAULTS = [
     ),
     Fault(
         "E10",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "self._share += seconds / len(self._open)",
         "self._share += seconds / len(self.workers.members)",
         LEDGER + "test_a_wait_is_borne_by_the_workers_whose_answers_are_missing",
     ),
     Fault(
         "E11",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "self._pickling.get(request.index, 0.0) + pickling_of(future)",
         "pickling_of(future)",
         LEDGER + "test_workers_send_their_accounts_with_answers",
@@ -212,17 +212,17 @@ FAULTS = [
     ),
     Fault(
         "E12",
-        "flowrl/inspect/trace.py",
+        "flowrl/engine/recording/trace.py",
         "max(self.low, low), min(self.high, high)",
         "low, high",
-        "tests/inspect/test_trace.py::test_what_a_worker_did_lies_within_its_request",
+        "tests/engine/recording/test_trace.py::test_what_a_worker_did_lies_within_its_request",
     ),
     Fault(
         "E12",
-        "flowrl/engine/subplan.py",
+        "flowrl/engine/workers/subplan.py",
         "self.spans = deque(maxlen=most)",
         "self.spans = deque()",
-        "tests/inspect/test_trace.py::test_a_worker_sends_the_newest_of_what_it_did",
+        "tests/engine/recording/test_trace.py::test_a_worker_sends_the_newest_of_what_it_did",
     ),
     Fault(
         "D6",
@@ -268,7 +268,7 @@ FAULTS = [
     ),
     Fault(
         "F16",
-        "flowrl/engine/subplan.py",
+        "flowrl/engine/workers/subplan.py",
         "if any(learners):",
         "if not any(learners):",
         "tests/plans/test_ddppo_plan.py::test_two_groups_of_workers_count_apart",
@@ -282,14 +282,14 @@ FAULTS = [
     ),
     Fault(
         "F2",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "if died or self._open[request].exception() is None:",
         "if died:",
         GATHER + "test_answers_in_flight_are_drained_into_the_state",
     ),
     Fault(
         "F3",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "self.todo.extend(arrival.worker for _ in items)",
         "[self._ask(arrival.worker) for _ in items]",
         GATHER + "test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again",
@@ -367,21 +367,21 @@ FAULTS = [
     ),
     Fault(
         "V4",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "self.emitted + len(self._open) + len(self.pending) <= self._last_place",
         "self.emitted + len(self._open) <= self._last_place",
         LAG + "test_the_lag_of_every_item_is_within_its_bound",
     ),
     Fault(
         "V4",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "        if not too_old and self._urgent(self.pending[0].version):",
         "        if not too_old and self._urgent(self.pending[0].version - 1):",
         LAG + "test_what_came_later_waits_for_a_request_that_would_be_too_old_after_it",
     ),
     Fault(
         "V4",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "        self.origin = self.emitted - self.pace[0] + 1, self._version()",
         "        self.origin = self.emitted, self._version()",
         LAG + "test_the_lag_of_every_item_is_within_its_bound",
@@ -395,21 +395,21 @@ FAULTS = [
     ),
     Fault(
         "F10",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "        self.todo.append(request.index)  # ask again",
         "        # ask again",
         DEATHS + "test_the_death_of_workers_costs_their_requests_and_nothing_else",
     ),
     Fault(
         "F10",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         '            self.meter.context.count("lost_requests")\n            self._members.revive',
         "            self._members.revive",
         DEATHS + "test_a_death_costs_the_requests_in_flight_and_nothing_else",
     ),
     Fault(
         "F18",
-        "flowrl/engine/members.py",
+        "flowrl/engine/workers/members.py",
         "            self.lose(index)\n",
         "            pass\n",
         DEATHS + "test_what_a_dead_worker_held_is_counted",
@@ -430,10 +430,10 @@ FAULTS = [
     ),
     Fault(
         "F10",
-        "flowrl/engine/calls.py",
+        "flowrl/engine/workers/calls.py",
         "return any(future.done() for future in self._unheard)",
         "return False",
-        "tests/engine/test_calls.py::test_a_state_is_without_the_answers_of_who_hangs",
+        "tests/engine/workers/test_calls.py::test_a_state_is_without_the_answers_of_who_hangs",
     ),
     Fault(
         "F10",
@@ -451,42 +451,42 @@ FAULTS = [
     ),
     Fault(
         "F10",
-        "flowrl/engine/members.py",
+        "flowrl/engine/workers/members.py",
         "if self.workers.members[index] is not worker:",
         "if worker is None:",
         DEATHS + "test_two_streams_of_the_same_workers_start_them_again_once",
     ),
     Fault(
         "F10",
-        "flowrl/engine/members.py",
+        "flowrl/engine/workers/members.py",
         '            self.meter.context.count("worker_restarts")',
         "            pass",
         DEATHS + "test_all_workers_may_die_at_once",
     ),
     Fault(
         "F10",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "if index not in late",
         "if index in present",
         GATHER + "test_a_slow_worker_is_named_and_the_others_go_on",
     ),
     Fault(
         "V4",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "too_old = self._last_place(self.pending[0].version) < self.emitted",
         "too_old = False",
         LAG + "test_versions_faster_than_the_pace_drop_what_is_too_old",
     ),
     Fault(
         "F7",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "for index in added for _ in range(self.in_flight))",
         "for index in added for _ in range(self.in_flight + 1))",
         GATHER + "test_gather_async_gives_what_is_ready",
     ),
     Fault(
         "F2",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "return arrival._replace(answer=arrival.answer._replace(item=item))",
         "return None",
         GATHER + "test_a_state_holds_the_values_of_items_that_are_elsewhere",
@@ -514,7 +514,7 @@ FAULTS = [
     ),
     Fault(
         "F15",
-        "flowrl/engine/calls.py",
+        "flowrl/engine/workers/calls.py",
         "            self._worker.close()",
         "            pass",
         CLOSING + "test_closing_leaves_no_thread",
@@ -605,7 +605,7 @@ FAULTS = [
     ),
     Fault(
         "D5",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "    emitted: int = state(default=0, added=True)",
         "    emitted: int = state(default=0)",
         "tests/storage/test_written_before.py::test_a_state_may_lack_what_operators_have_added_since",
@@ -836,14 +836,14 @@ FAULTS = [
     ),
     Fault(
         "F12",
-        "flowrl/engine/calls.py",
+        "flowrl/engine/workers/calls.py",
         "        self.meter.context.learned(answer.counters, answer.records)\n",
         "",
         LEARNERS + "test_a_receipt_of_any_worker_is_counted",
     ),
     Fault(
         "F10",
-        "flowrl/engine/calls.py",
+        "flowrl/engine/workers/calls.py",
         "        if isinstance(error, ValueLost):\n",
         "        if False:\n",
         CALLS + "test_an_item_that_is_lost_with_its_machine_costs_itself_alone",

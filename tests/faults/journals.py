@@ -2,27 +2,27 @@
 
 from tests.faults.fault import Fault
 
-ENGINE = "tests/engine/test_journal.py::"
+ENGINE = "tests/engine/recording/test_journal.py::"
 RERUN = "tests/cli/test_rerun.py::"
 
 FAULTS = [
     Fault(
         "J1",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "numbers = [self._asked - code // 2 for code in codes]",
         "numbers = [self._asked - code // 2 for code in codes][:0] or [min(by_number)] * len(codes)",
         ENGINE + "test_what_arrived_and_who_died_comes_again_in_one_process",
     ),
     Fault(
         "J1",
-        "flowrl/engine/gather.py",
+        "flowrl/engine/workers/gather.py",
         "if died and not isinstance(error, WorkerDied):",
         "if False and not isinstance(error, WorkerDied):",
         ENGINE + "test_what_arrived_and_who_died_comes_again_in_one_process",
     ),
     Fault(
         "J1",
-        "flowrl/engine/journal.py",
+        "flowrl/engine/recording/journal.py",
         "self._answer(point, self._empty.pop(point, 0), seen)",
         "self._answer(point, self._empty.pop(point, 0) and 0, seen)",
         ENGINE + "test_entries_are_as_documented",
@@ -30,7 +30,7 @@ FAULTS = [
     Fault(
         "J1",
         "flowrl/engine/run.py",
-        "if 2 not in codes or state is None:",
+        "if not loaded or state is None:",
         "if True:",
         ENGINE + "test_a_resumed_run_comes_again_in_one_process",
     ),
@@ -50,21 +50,21 @@ FAULTS = [
     ),
     Fault(
         "J2",
-        "flowrl/engine/journal.py",
+        "flowrl/engine/recording/journal.py",
         "(noted == digest & 0xFFFF or not self.compares)",
         "True",
         ENGINE + "test_the_operator_that_no_seed_determines_is_named_with_its_item",
     ),
     Fault(
         "J2",
-        "flowrl/engine/journal.py",
+        "flowrl/engine/recording/journal.py",
         "if expected != path and self._place(expected) > self._place(path):",
         "if False:",
         ENGINE + "test_what_emits_no_item_where_there_was_one_is_named",
     ),
     Fault(
         "J3",
-        "flowrl/engine/journal.py",
+        "flowrl/engine/recording/journal.py",
         "with suppress(EOFError):  # of a run that was killed",
         "with suppress(KeyError):",
         ENGINE + "test_a_journal_that_was_cut_off_is_followed_up_to_its_last_whole_entry",
@@ -106,7 +106,7 @@ FAULTS = [
     ),
     Fault(
         "D19",
-        "flowrl/engine/journal.py",
+        "flowrl/engine/recording/journal.py",
         "**dict.fromkeys(_LISTS, 0)",
         "**dict.fromkeys(_LISTS, -1)",
         "tests/storage/test_journal_file.py::test_a_small_file_takes_little_memory",

@@ -43,7 +43,7 @@ FAULTS = [
     ),
     Fault(
         "Y3",
-        "flowrl/inspect/recorder.py",
+        "flowrl/engine/recording/recorder.py",
         "if edge not in self._untold:",
         "if False:",
         "tests/cli/test_replay_item.py::test_items_that_cannot_be_kept_are_told_once",

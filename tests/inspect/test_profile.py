@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from flowrl.engine.ledger import DRIVER, FULL, NO_REQUEST, OUTSIDE, Account, Ledger
+from flowrl.engine.recording.ledger import Ledger
+from flowrl.engine.workers.accounts import DRIVER, FULL, NO_REQUEST, OUTSIDE, Account
 from flowrl.errors import ConfigError
 from flowrl.inspect.profile import Change, Profile
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowrl import Queue, from_items, from_workers
+from flowrl.engine.recording.ledger import ledger
 from flowrl.engine.stages import WAITING
 from flowrl.inspect import profiler
 from flowrl.inspect.profiler import RECENT, STALLED, Profiler
@@ -84,6 +85,6 @@ def test_a_queue_tells_both_ends_how_full_it_is() -> None:
     put = from_items(range(2)).for_each(Enqueue(queue), name="put")
     with Concurrently({"put": put, "get": Dequeue(queue)}, output_indexes=["put"]).run() as run:
         next(run)
-        fill = run.ledger().fill
+        fill = ledger(run).fill
     assert fill["put.put"] == fill["get.Dequeue"]
     assert fill["put.put"][1] == 4

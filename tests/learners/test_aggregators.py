@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowrl import Context, Plan, from_items
-from flowrl.engine.remote import Remote
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import ValueLost, WorkerDied
 from flowrl.learners import Aggregators, LearnerGroup
 from flowrl.learners.aggregators import Joiner

@@ -17,10 +17,10 @@ from gymnasium.spaces import Box, Discrete
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch
-from flowrl.engine import calls
-from flowrl.engine.calls import Answer
-from flowrl.engine.remote import Remote
 from flowrl.engine.stages import Signal
+from flowrl.engine.workers import calls
+from flowrl.engine.workers.calls import Answer
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import ConfigError, PlanError, SchemaError, ValueLost, WorkerDied
 from flowrl.learners import LearnerGroup
 from flowrl.learners.learner import LearnerReport

@@ -194,7 +194,7 @@ def test_a_state_taken_while_shards_work_loses_nothing() -> None:
 
 
 def _at_once(member: Any) -> Any:
-    from flowrl.engine.workers import InlineWorker
+    from flowrl.engine.workers.local import InlineWorker
 
     return InlineWorker(member.target).submit
 

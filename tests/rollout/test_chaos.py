@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import ray
 
-from flowrl.engine import members
 from flowrl.engine.plan import Plan
+from flowrl.engine.workers import members
 from flowrl.operators import ParallelRollouts
 from flowrl.policies import Policy, PPOPolicy
 from flowrl.rollout import WorkerSet

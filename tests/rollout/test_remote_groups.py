@@ -16,8 +16,8 @@ import torch
 from flowrl import Context, Plan
 from flowrl.data import Batch, ReplayBuffer
 from flowrl.data.multi_agent import DEFAULT_POLICY
-from flowrl.engine.futures import Future
-from flowrl.engine.subplan import packed, unpacked
+from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.subplan import packed, unpacked
 from flowrl.errors import CheckpointError, FlowError, PlanError, WorkerDied
 from flowrl.operators import (
     ApplyGradients,

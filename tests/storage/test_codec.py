@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flowrl.data import Batch
-from flowrl.engine.calls import Answer
+from flowrl.engine.workers.calls import Answer
 from flowrl.envs import Episode
 from flowrl.errors import CheckpointError
 from flowrl.policies.learning import Gradients

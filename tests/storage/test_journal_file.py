@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from flowrl.engine.journal import ANSWER, ITEM, PART, Recording, Replay, entries
+from flowrl.engine.recording.journal import ANSWER, ITEM, PART, Recording, Replay, entries
 from flowrl.errors import ConfigError, FlowError
 from flowrl.storage.journal import VERSION, JournalFile, StoredJournal, is_current
 

@@ -11,7 +11,8 @@ import pytest
 from flowrl import from_items
 from flowrl.cli.main import _show
 from flowrl.cli.output import complain
-from flowrl.engine.ledger import Account, Ledger
+from flowrl.engine.recording.ledger import Ledger
+from flowrl.engine.workers.accounts import Account
 from flowrl.errors import ConfigError
 from flowrl.inspect.profile import Profile
 from flowrl.operators import Concurrently

@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from flowrl.cli.curves import Numbers, find_runs
-from flowrl.engine.ledger import Account
+from flowrl.engine.workers.accounts import Account
 from flowrl.errors import ConfigError
 from flowrl.inspect.profile import LEAST_GAIN, MOST_CHANGES, Profile
 from flowrl.storage.files import opened, parse_json, read_file, read_json

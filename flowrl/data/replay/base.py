@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowrl.data.replay.rate_limiter import RateLimiter
-from flowrl.engine.futures import Future
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import InlineWorker, wait_for
+from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.local import InlineWorker, wait_for
 from flowrl.saved import Saved, all_or_nothing, random_generator
 
 SAVED = "the saved buffer"

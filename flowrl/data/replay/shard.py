@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from flowrl.data.replay.base import Store
-from flowrl.engine.futures import Future
+from flowrl.engine.workers.futures import Future
 from flowrl.saved import Saved
 
 

@@ -17,11 +17,11 @@ from flowrl.data.steps import is_fragment
 from flowrl.data.trajectories import of_seats
 from flowrl.data.types import Array, Floats, Index
 from flowrl.engine.context import Context
-from flowrl.engine.futures import Future, wait
-from flowrl.engine.members import silent_ones
-from flowrl.engine.remote import Remote, measured
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
+from flowrl.engine.workers.futures import Future, wait
+from flowrl.engine.workers.local import DRAIN_SECONDS, WORKER_TIMEOUT, ask, wait_for
+from flowrl.engine.workers.members import silent_ones
+from flowrl.engine.workers.remote import Remote, measured
 from flowrl.errors import CheckpointError, SchemaError, Stalled, WorkerDied
 from flowrl.saved import Saved, load_whole
 

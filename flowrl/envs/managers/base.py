@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import describe
-from flowrl.engine.journal import Decisions
+from flowrl.engine.protocols import Decisions
 from flowrl.envs.closing import closing
 from flowrl.envs.infos import INFO, OBS
 from flowrl.envs.managers.children import Children, warn_of
@@ -121,7 +121,7 @@ class Manager(abc.ABC):
     """
 
     decisions = Decisions()
-    """What an asynchronous manager asks which environments have answered, see `flowrl.engine.journal`."""
+    """What an asynchronous manager asks which environments have answered, see `flowrl.engine.recording.journal`."""
     autoreset = "flowrl resets at the episode's end, with a fresh seed"
     raw_returns: bool
     info: Batch | None = None

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.batch import Batch
-from flowrl.engine.journal import Decisions
+from flowrl.engine.protocols import Decisions
 from flowrl.envs.games.seats import ANSWERED, DISCOUNT, RETURN, REWARD, SUCCESS, TABLE, TRUNCATED, TURN, Seating
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.spaces import Observations

@@ -23,7 +23,7 @@ from flowrl.envs.spaces import Observations
 from flowrl.errors import ConfigError, FlowError
 from flowrl.storage.codec import Pickled
 
-#: The point of a journal with the faults of a step, see `flowrl.engine.journal`.
+#: The point of a journal with the faults of a step, see `flowrl.engine.recording.journal`.
 FAULTS = "@faults"
 #: The start method of environments in threads of this process.
 THREADS = "thread"

@@ -14,10 +14,10 @@ from flowrl import from_items
 from flowrl.actors.actors import Actors
 from flowrl.data import Batch, PrioritizedReplayBuffer, RateLimiter, ReplayActors, ReplayBuffer
 from flowrl.data.replay import sharded
-from flowrl.engine import members
 from flowrl.engine.context import Context
-from flowrl.engine.remote import Remote
-from flowrl.engine.workers import wait_for
+from flowrl.engine.workers import members
+from flowrl.engine.workers.local import wait_for
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import SchemaError, Stalled
 from flowrl.operators import Concurrently, NStep, ParallelRollouts, Replay, StoreToReplay
 from flowrl.policies import DQNPolicy

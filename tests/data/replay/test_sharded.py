@@ -23,8 +23,8 @@ from flowrl.data import (
 )
 from flowrl.data.replay import sharded
 from flowrl.engine.context import Bell, Context
-from flowrl.engine.remote import Remote
-from flowrl.engine.workers import InlineWorker
+from flowrl.engine.workers.local import InlineWorker
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import CheckpointError, SchemaError, Stalled, WorkerDied
 from flowrl.testing import ManualWorkers, same
 

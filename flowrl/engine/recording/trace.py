@@ -15,12 +15,12 @@ from typing import Any
 
 import attrs
 
-from flowrl.engine.calls import Call, Prefetch
-from flowrl.engine.gather import Gather
-from flowrl.engine.ledger import inline_parts
 from flowrl.engine.meter import traced
 from flowrl.engine.protocols import WorkersContract
 from flowrl.engine.run import Run
+from flowrl.engine.workers.accounts import inline_parts
+from flowrl.engine.workers.calls import Call, Prefetch
+from flowrl.engine.workers.gather import Gather
 
 #: Most events that are kept, the newest.
 MOST = 200_000

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from flowrl import from_items, from_workers
-from flowrl.engine import calls, gather, ledger, run, stages, subplan
-from flowrl.inspect import trace
-from flowrl.inspect.trace import Trace
+from flowrl.engine import run, stages
+from flowrl.engine.recording import trace
+from flowrl.engine.recording.ledger import ledger
+from flowrl.engine.recording.trace import Trace
+from flowrl.engine.workers import accounts, calls, gather, subplan
 from flowrl.testing import ManualWorkers
 from tests.engine.engine_parts import InlineWorkers, hosts, settle
-from tests.engine.test_ledger import Clock, Slow, costs, sleeping
+from tests.engine.recording.test_ledger import Clock, Slow, costs, sleeping
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     planned = Clock()
-    for module in (calls, gather, ledger, run, stages, subplan, trace):
+    for module in (calls, gather, accounts, run, stages, subplan, trace):
         monkeypatch.setattr(module, "clock", planned)
     return planned
 
@@ -48,7 +50,7 @@ def test_operators_are_events_of_their_thread(clock: Clock) -> None:
         traced = Trace(running)
         clock.now += 4
         assert list(running) == list(plan)
-        assert running.ledger().driver.busy["a"] == 4
+        assert ledger(running).driver.busy["a"] == 4
         found = [span for span in spans(traced.text()) if span[3]]
     driver = "flowrl, driver"
     assert found == [(driver, "a", 4, 2), (driver, "b", 6, 1), (driver, "a", 7, 2), (driver, "b", 9, 1)]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.futures import Future, pickling_of, wait
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import CalleeContract
-from flowrl.engine.remote import Remote, nbytes_of
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import DONE, WAITING, WORKED, Signal, Stage, as_item
-from flowrl.engine.workers import DRAIN_SECONDS, InlineWorker, ThreadWorker, as_worker, ask, wait_for
+from flowrl.engine.workers.futures import Future, pickling_of, wait
+from flowrl.engine.workers.local import DRAIN_SECONDS, InlineWorker, ThreadWorker, as_worker, ask, wait_for
+from flowrl.engine.workers.remote import Remote, nbytes_of
 from flowrl.errors import ValueLost, WorkerDied
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("flowrl")
 
 
-#: The record of an answer that is the account of its worker and no record of the run, see `flowrl.engine.ledger`.
+#: The record of an answer that is the account of its worker and no record of the run, see `accounts`.
 ACCOUNT = "@account"
-#: The record of an answer that is what its worker noted for it, and the item's digest, see `flowrl.engine.journal`.
+#: The record of an answer that is what its worker noted for it, and the item's digest, for a journal.
 JOURNAL = "@journal"
 #: The record of an answer that says when its worker began and ended, and what its operators did meanwhile, for a trace.
 SPANS = "@spans"

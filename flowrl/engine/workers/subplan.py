@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, SPANS
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
 from flowrl.engine.held import resources
-from flowrl.engine.journal import Decisions
 from flowrl.engine.labels import labels_of
-from flowrl.engine.ledger import Account, accounts
 from flowrl.engine.meter import Meter, traced
 from flowrl.engine.operator import is_operator
-from flowrl.engine.pickling import pack
+from flowrl.engine.protocols import Decisions
 from flowrl.engine.run import Run
 from flowrl.engine.seeds import SeedTree
+from flowrl.engine.workers.accounts import Account, accounts
+from flowrl.engine.workers.calls import ACCOUNT, HELD, JOURNAL, SPANS
+from flowrl.engine.workers.pickling import pack
 from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class SubplanWorker:
         Args:
             key: Identifies it in later requests.
             paths, learners: The paths of its operators, and the learners that they train, see `flowrl.engine.labels`.
-            decisions: What notes or follows its decisions, see `flowrl.engine.journal`.
+            decisions: What notes or follows its decisions, see `flowrl.engine.recording.journal`.
         """
         decisions = decisions or Decisions()
         context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self, decisions=decisions)

@@ -9,7 +9,7 @@ import threading
 import attrs
 import pytest
 
-from flowrl.engine.pickling import pack
+from flowrl.engine.workers.pickling import pack
 from flowrl.errors import PlanError
 
 LOCK = threading.Lock()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 
-from flowrl.engine.futures import Future, wait
 from flowrl.engine.protocols import StoringWorker, WorkerContract, WorkersContract
-from flowrl.engine.workers import DRAIN_SECONDS, ask, wait_for
+from flowrl.engine.workers.futures import Future, wait
+from flowrl.engine.workers.local import DRAIN_SECONDS, ask, wait_for
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from flowrl import Plan, from_workers
-from flowrl.engine import gather, members
-from flowrl.engine.remote import Remote
+from flowrl.engine.workers import gather, members
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import WorkerDied
 from flowrl.operators.concurrency import Concurrently
 from flowrl.testing import ManualWorkers
@@ -76,7 +76,7 @@ def test_what_is_done_with_an_item_happens_before_its_worker_is_asked_again(sync
 
     indexes = iter(range(2))
     workers = InlineWorkers(0)
-    from flowrl.engine.workers import InlineWorker
+    from flowrl.engine.workers.local import InlineWorker
 
     workers.members = [InlineWorker(Told(next(indexes))) for _ in range(2)]
     part = from_workers(workers, Numbers(9))

@@ -1,7 +1,8 @@
-"""The ledger of a run: where the seconds of each of its threads and processes went.
+"""Accounts: where the seconds of one thread or process went, as its stages measured them.
 
 Each second of a thread is in one place: an operator was busy, or the thread waited, or else the engine worked. An
-operator's seconds are its own, without those of the operators that it pulls and without the time asleep.
+operator's seconds are its own, without those of the operators that it pulls and without the time asleep. A worker sends
+its account with its answers; `flowrl.engine.recording.ledger` has those of a whole run.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowrl.engine.calls import Call, Prefetch
-from flowrl.engine.gather import Gather, GatherAsync
 from flowrl.engine.merge import Fork
 from flowrl.engine.meter import Meter, Visits
-from flowrl.engine.protocols import PartHost, ResourceContract
-from flowrl.engine.stages import Source, Stage
+from flowrl.engine.protocols import PartHost
+from flowrl.engine.stages import Stage
+from flowrl.engine.workers.calls import Call, Prefetch
+from flowrl.engine.workers.gather import Gather
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -107,12 +108,12 @@ class Account:
         return attrs.evolve(
             self,
             wall=self.wall - earlier.wall,
-            busy=_less(self.busy, earlier.busy),
-            waits=_less(self.waits, earlier.waits),
-            items=_less(self.items, earlier.items),
-            starved=_less(self.starved, earlier.starved),
-            blocked=_less(self.blocked, earlier.blocked),
-            by_worker={path: _less(each, earlier.by_worker.get(path, {})) for path, each in self.by_worker.items()},
+            busy=less(self.busy, earlier.busy),
+            waits=less(self.waits, earlier.waits),
+            items=less(self.items, earlier.items),
+            starved=less(self.starved, earlier.starved),
+            blocked=less(self.blocked, earlier.blocked),
+            by_worker={path: less(each, earlier.by_worker.get(path, {})) for path, each in self.by_worker.items()},
             calls=self.calls - earlier.calls,
             trips=self.trips - earlier.trips,
             pickling=self.pickling - earlier.pickling,
@@ -120,73 +121,14 @@ class Account:
         )
 
 
-@attrs.define
-class Ledger:
-    """The accounts of a run, the driver's first.
-
-    Attributes:
-        counters: The run's counters.
-        stages: For each source, and each operator that another thread or process works for, what bounds its pace: its
-            `kind`, `in_flight` and number of `workers`, and the `part` of the plan that these run.
-        stores: The kind of the store that an operator puts items into or takes them from, by path: what may block it.
-        fill: What such a store holds, or what an operator has ready or in flight, and the most it may, by path.
-    """
-
-    accounts: list[Account]
-    counters: dict[str, int]
-    stages: dict[str, dict[str, Any]]
-    stores: dict[str, str] = attrs.field(factory=dict)
-    fill: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-
-    @property
-    def driver(self) -> Account:
-        return self.accounts[0]
-
-    def since(self, earlier: Ledger) -> Ledger:
-        """The part of it after an earlier one of the same run."""
-        before = {account.name: account for account in earlier.accounts}
-        accounts = [each.since(before[each.name]) if each.name in before else each for each in self.accounts]
-        return attrs.evolve(self, accounts=accounts, counters=_less(self.counters, earlier.counters))
-
-    def values(self) -> dict[str, Any]:
-        """As values for JSON."""
-        return attrs.asdict(self)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Ledger:
-        """From the values for JSON. Raises: TypeError, KeyError, ValueError: they are no ledger."""
-        accounts = [Account(**{**each, "where": tuple(each["where"])}) for each in values["accounts"]]
-        if not accounts:
-            raise ValueError("it has no account")
-        fill = {path: (int(held), int(most)) for path, (held, most) in values.get("fill", {}).items()}
-        return cls(**{**values, "accounts": accounts, "fill": fill})
-
-
 def _more(sums: dict[str, Any], values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         sums[name] = sums.get(name, 0) + value
 
 
-def _less(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def less(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """The later numbers without the earlier ones, by name."""
     return {name: value - earlier.get(name, 0) for name, value in later.items()}
-
-
-def ledger(run: Run) -> Ledger:
-    """The ledger of a run up to now; exact between two items."""
-    contracts = {meter.path: meter.contract for meter in run.meters()}
-    both = {path: each.out_of if each.into is None else each.into for path, each in contracts.items()}
-    stores = {path: store for path, store in both.items() if store is not None}
-    fill = {stage.meter.path: stage.fill() for stage in run.stages}
-    for path, store in stores.items():
-        if (capacity := ResourceContract(store).capacity) is not None:
-            fill[path] = len(store), capacity
-    return Ledger(
-        accounts(run),
-        dict(run.counters),
-        dict(filter(None, map(_pace, run.stages))),
-        {path: type(store).__name__ for path, store in stores.items()},
-        {path: (held, most) for path, (held, most) in fill.items() if most > 1},
-    )
 
 
 def accounts(run: Run) -> list[Account]:
@@ -330,24 +272,6 @@ def inline_parts(stage: Gather) -> Sequence[Run]:
     hosts = [member.target for member in stage.inline if isinstance(member.target, PartHost)]
     parts = [host.parts.get(stage.meter.path) for host in hosts]
     return [part for part in parts if part is not None]
-
-
-def _pace(stage: Stage) -> tuple[str, dict[str, Any]] | None:
-    if isinstance(stage, Gather):
-        workers = sum(each is not None for each in stage.workers.members)
-        about = {"kind": "gather_sync", "in_flight": 1, "workers": workers}
-        if isinstance(stage, GatherAsync):
-            about |= {"kind": "gather_async", "in_flight": stage.in_flight}
-        about["part"] = stage.part
-    elif isinstance(stage, Call):
-        about = {"kind": "call", "in_flight": stage.in_flight, "workers": 1}
-    elif isinstance(stage, Prefetch) and stage.thread:
-        about = {"kind": "prefetch", "in_flight": stage.n, "workers": 1}
-    elif isinstance(stage, Source):
-        about = {"kind": "source", "in_flight": 1, "workers": 0}
-    else:
-        return None
-    return stage.meter.path, about
 
 
 def _here() -> tuple[str, int, int]:

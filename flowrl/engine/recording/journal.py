@@ -27,11 +27,16 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from flowrl.engine.protocols import Decisions
+from flowrl.engine.recording.noted import with_notes
 from flowrl.errors import FlowError
+
+if TYPE_CHECKING:
+    from flowrl.engine.plan import Plan
 
 #: Kinds of points.
 ANSWER, ITEM, PART = range(3)
@@ -53,52 +58,6 @@ class Unanswered(Exception):
     """A request that the journal has no answer to: its worker died, or the run ended before."""
 
 
-class Decisions:
-    """What a run decides by the clock; this one decides by what it sees, and notes nothing."""
-
-    #: Whether something notes or follows the decisions.
-    active: ClassVar[bool] = False
-    #: Whether they come from a journal, so that waiting is of no use.
-    replays: ClassVar[bool] = False
-    #: Of a part of a plan on a worker: which.
-    name = ""
-    #: The item that left an operator last, and its digest.
-    newest: tuple[Any, int] = (None, 0)
-
-    def opened(self, order: Sequence[str]) -> None:
-        """Called when a run opens, with the paths of its operators in the order of the flow of items."""
-
-    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
-        """Decide at a point of the run: `seen` has numbers for what is there now, none if there is nothing.
-
-        Returns: the same, or what a journal has instead.
-        """
-        return seen
-
-    def item(self, path: str, digest: int) -> None:
-        """Note an item that leaves an operator. Raises: Departed: the journal has another one."""
-
-    def depart(self, path: str, what: str) -> None:
-        """Note that a replay does at an operator what its journal does not have. Raises: Departed."""
-
-    def part(self, gather: str, index: int) -> Decisions:
-        """Those of the part of a plan that a worker opens now."""
-        return self
-
-    def heard(self, part: str, noted: bytes) -> None:
-        """Note what a worker noted for an answer."""
-
-    def answer(self) -> bytes:
-        """On a worker: what was noted since the last answer, b"" if nothing."""
-        return b""
-
-    def loaded(self) -> None:
-        """Called when the run loads a state: its parts are opened anew."""
-
-    def check_idle(self) -> None:
-        """Called where a run would sleep. Raises: Departed: a replay waits for what will not come."""
-
-
 class Recording(Decisions):
     """Notes the decisions of a run, or of a part of one on a worker, which sends them with its answers."""
 
@@ -116,6 +75,9 @@ class Recording(Decisions):
     def __reduce__(self) -> tuple[Any, ...]:
         """A worker gets it before anything is noted."""
         return type(self), (self.name, self.loads)
+
+    def woven(self, plan: Plan) -> Plan:
+        return with_notes(plan)
 
     def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
         if not seen:
@@ -149,6 +111,13 @@ class Recording(Decisions):
     def answer(self) -> bytes:
         number, self._answers = self._answers, self._answers + 1
         return bytes(msgpack.packb(number)) + self.drain()
+
+    def states(self) -> tuple[bool, bool]:
+        self.take(STATE, ())
+        return False, False
+
+    def saved(self) -> None:
+        self.take(STATE, [1])
 
     def loaded(self) -> None:
         self.take(STATE, [2])
@@ -296,6 +265,9 @@ class Replay(Decisions):
         parts = (Replay(_in_order(noted)) for noted in self._parts.values())
         return len(self._items) + sum(len(part._items) for part in parts)
 
+    def woven(self, plan: Plan) -> Plan:
+        return with_notes(plan)
+
     def opened(self, order: Sequence[str]) -> None:
         self._order = order
 
@@ -348,6 +320,10 @@ class Replay(Decisions):
         """Where the run or a worker's part of it first departed, in words; "" if it did not."""
         return next((each.departure for each in [*self._opened, self] if each.departure), "")
 
+    def failed(self, error: BaseException) -> None:
+        if isinstance(error, Unanswered):
+            raise JournalEnds from error  # it was cut off between the arrival and what the worker noted
+
     def _end(self) -> None:
         if self.name:
             raise Unanswered(f"the journal has no answer of {self.name} to this request")
@@ -357,6 +333,13 @@ class Replay(Decisions):
         name = _part_name(self, gather, index)
         self._opened.append(part := Replay(_in_order(self._parts.get(name, {})), name, compares=self.compares))
         return part
+
+    def states(self) -> tuple[bool, bool]:
+        codes = self.take(STATE, ())
+        return bool(codes), 2 in codes
+
+    def saved(self) -> None:
+        self.take(STATE, ())
 
     def loaded(self) -> None:
         self.loads += 1

@@ -1,4 +1,4 @@
-"""Run.ledger(): where the seconds of each thread and process of a run went. A planned clock tells exact seconds."""
+"""The ledger: where the seconds of each thread and process of a run went. A planned clock tells exact seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from flowrl import Plan, Queue, from_items, from_workers, operator, state
-from flowrl.engine import calls, gather, ledger, members, merge, run, stages, subplan
-from flowrl.engine.ledger import DRIVER, FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account, Ledger
+from flowrl.engine import merge, run, stages
+from flowrl.engine.recording.ledger import Ledger, ledger
 from flowrl.engine.run import Run
 from flowrl.engine.stages import DONE, WAITING
-from flowrl.engine.workers import ThreadWorker
+from flowrl.engine.workers import accounts, calls, gather, members, subplan
+from flowrl.engine.workers.accounts import DRIVER, FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account
+from flowrl.engine.workers.local import ThreadWorker
 from flowrl.operators import Concurrently, Dequeue, Enqueue
 from flowrl.testing import ManualWorkers
 from tests.engine.engine_parts import InlineWorkers, hosts, settle
@@ -35,7 +37,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     planned = Clock()
-    for module in (calls, gather, ledger, members, merge, run, stages, subplan):
+    for module in (accounts, calls, gather, members, merge, run, stages, subplan):
         monkeypatch.setattr(module, "clock", planned)
     return planned
 
@@ -84,7 +86,7 @@ def test_seconds_of_an_operator_are_its_own(clock: Clock) -> None:
         next(running)
         clock.now += 10
         next(running)
-        account = running.ledger().driver
+        account = ledger(running).driver
     assert given(account) == {"store.act": 8, "train.learn": 6, "train.keep": 2, OUTSIDE: 10}
     assert account.wall == 26
 
@@ -105,7 +107,7 @@ def test_what_an_operator_flushes_or_fails_at_is_its_own(clock: Clock) -> None:
 
     with from_items([1, 2]).combine(Ends(), name="ends").run(on_error="skip") as running:
         assert list(running) == []
-        assert given(running.ledger().driver) == {"ends": 9}
+        assert given(ledger(running).driver) == {"ends": 9}
 
 
 def test_the_rest_is_the_engines(clock: Clock) -> None:
@@ -113,7 +115,7 @@ def test_the_rest_is_the_engines(clock: Clock) -> None:
     clock.tick = 1.0
     with branches(clock).run() as running:
         list(islice(running, 9))
-        for account in running.ledger().accounts:
+        for account in ledger(running).accounts:
             assert account.engine > 0
             assert sum(given(account).values()) == account.wall
 
@@ -123,7 +125,7 @@ def test_taking_a_state_and_opening_are_no_time_of_an_operator(clock: Clock) -> 
     clock.tick = 1.0
     with from_items([1]).run() as running:
         running.state_dict()
-        waits = running.ledger().driver.waits
+        waits = ledger(running).driver.waits
     assert waits[SAVING] > 0
     assert waits[OPENING] > 0
 
@@ -154,7 +156,7 @@ def test_sleep_counts_for_what_will_wake_the_run(clock: Clock) -> None:
             clock.now += 1  # on the way
 
         assert sleeping(running, clock, answered) == 1
-        book = running.ledger()
+        book = ledger(running)
     assert given(book.driver) == {"gather.gather_sync": 11}
     assert book.driver.starved["gather.gather_sync"] == 0
     assert book.driver.blocked["blocked.Dequeue"] == 11
@@ -174,7 +176,7 @@ def test_a_wait_is_borne_by_the_workers_whose_answers_are_missing(clock: Clock) 
 
         running.context.bell.wait = wait  # type: ignore[method-assign]
         assert list(islice(running, 4)) == [1, 1, 2, 2]
-        driver = running.ledger().driver
+        driver = ledger(running).driver
     assert driver.by_worker == {"gather_sync": {"worker 0": 5, "worker 1": 45}}
     assert sum(driver.by_worker["gather_sync"].values()) == driver.waits["gather_sync"] == 50
 
@@ -199,7 +201,7 @@ def test_workers_send_their_accounts_with_answers(clock: Clock) -> None:
             workers.requests[0].future.pickling = 1.5
             workers.answer(worker)
             settle(running)
-        book = running.ledger()
+        book = ledger(running)
     (account,) = [each for each in book.accounts if each.kind == "worker"]
     assert given(account) == {"Slow": 15, "encode": 6, NO_REQUEST: 2}
     assert account.items == {"Slow": 3, "encode": 3}
@@ -218,12 +220,12 @@ def test_bytes_of_what_workers_send_are_counted(clock: Clock) -> None:
             settle(running)
             workers.answer()
             settle(running)
-            assert running.ledger().accounts[1].nbytes == 40
+            assert ledger(running).accounts[1].nbytes == 40
 
 
 def test_what_may_block_an_operator_is_known(clock: Clock) -> None:
     with branches(clock).run() as running:
-        assert running.ledger().stores == {"store.Enqueue": "Queue", "train.Dequeue": "Queue"}
+        assert ledger(running).stores == {"store.Enqueue": "Queue", "train.Dequeue": "Queue"}
 
 
 def test_an_account_is_no_part_of_the_state(clock: Clock) -> None:
@@ -244,7 +246,7 @@ def test_parts_in_this_process_count_once(clock: Clock) -> None:
     part = from_workers(InlineWorkers(2), Slow(clock, 2)).for_each(costs(clock, 2), name="encode")
     with part.gather_sync().for_each(costs(clock, 1), name="use").run() as running:
         list(running)
-        book = running.ledger()
+        book = ledger(running)
     assert given(book.driver) == {"Slow": 20, "encode": 8, "use": 4}
     assert book.driver.items == {"Slow": 4, "encode": 4, "gather_sync": 4, "use": 4}
     assert len(book.accounts) == 1
@@ -256,7 +258,7 @@ def test_the_worker_of_a_call_has_an_account(clock: Clock) -> None:
 
     class Manual:
         def submit(self, method: str, item: int) -> Any:
-            from flowrl.engine.futures import Future
+            from flowrl.engine.workers.futures import Future
 
             futures.append((Future(), item))
             return futures[-1][0]
@@ -270,7 +272,7 @@ def test_the_worker_of_a_call_has_an_account(clock: Clock) -> None:
             future.set_result(item)
         settle(running)
         clock.now += 1
-        book = running.ledger()
+        book = ledger(running)
     (account,) = [each for each in book.accounts if each.kind == "callee"]
     assert given(account) == {"train": 8, NO_REQUEST: 1}
     assert (account.calls, account.nbytes, account.pickling) == (2, 80, 1.0)
@@ -283,7 +285,7 @@ def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Elsewhere(ThreadWorker):
         def submit(self, method: str, *args: Any) -> Any:
-            from flowrl.engine.futures import Future
+            from flowrl.engine.workers.futures import Future
 
             future: Future[Any] = Future()
             self.ident = ident[0] = here + 1
@@ -303,7 +305,7 @@ def test_a_thread_has_an_account_of_its_own(clock: Clock) -> None:
     with plan.for_each(costs(clock, 3), name="use").run() as running:
         list(islice(running, 3))
         clock.now += 4
-        book = running.ledger()
+        book = ledger(running)
     driver, thread = book.accounts
     assert (thread.kind, thread.stage, thread.by) == ("thread", "prefetch", DRIVER)
     # The planned time is one for both threads, so what the thread does is time of the driver's wall, too.
@@ -320,7 +322,7 @@ def test_what_the_reader_does_for_a_thread_is_the_readers(clock: Clock) -> None:
         for _ in range(4):
             settle(running)
             workers.answer()
-        book = running.ledger()
+        book = ledger(running)
     driver, thread, _ = book.accounts
     assert driver.busy.get("make", 0) + thread.busy["make"] == 2 * thread.items["make"]
     assert driver.busy["make"] > 0
@@ -334,7 +336,7 @@ def test_what_threads_do_in_turn_counts_once(clock: Clock) -> None:
     ahead = left.for_each(costs(clock, 1), name="left").prefetch(2, thread=True)
     with Concurrently({"y": right.for_each(costs(clock, 3), name="right"), "x": ahead}, mode="async").run() as running:
         list(islice(running, 12))
-        driver, thread = running.ledger().accounts
+        driver, thread = ledger(running).accounts
     both = {name: driver.busy.get(name, 0) + thread.busy.get(name, 0) for name in ("make", "x.left", "y.right")}
     items = driver.items | thread.items
     assert both == {"make": 2 * items["make"], "x.left": items["x.left"], "y.right": 3 * items["y.right"]}
@@ -348,9 +350,9 @@ def test_a_ledger_of_a_span_and_in_a_file(clock: Clock) -> None:
 
     with branches(clock).run() as running:
         next(running)
-        before = running.ledger()
+        before = ledger(running)
         next(running)
-        book = running.ledger().since(before)
+        book = ledger(running).since(before)
     assert given(book.driver) == {"store.act": 4, "train.learn": 3, "train.keep": 1}
     assert book.driver.items["train.keep"] == 1
     assert Ledger.of(json.loads(json.dumps(book.values()))) == book
@@ -362,7 +364,7 @@ def test_a_watcher_sees_whole_seconds_also_while_the_run_sleeps(clock: Clock) ->
     seen: list[tuple[dict[str, float], float]] = []
 
     def look(running: Run) -> float:
-        driver = running.ledger().driver
+        driver = ledger(running).driver
         assert sum(given(driver).values()) == pytest.approx(driver.wall)
         seen.append((given(driver), driver.waits[OUTSIDE]))
         clock.now += 3

@@ -12,12 +12,12 @@ import pytest
 
 from flowrl import Plan, Queue, context, from_items, from_workers, operator, state
 from flowrl.engine.context import Context
-from flowrl.engine.gather import Gather
-from flowrl.engine.journal import ANSWER, ITEM, PART, Departed, JournalEnds, Recording, Replay, entries
-from flowrl.engine.subplan import SubplanWorker
-from flowrl.engine.workers import InlineWorker
+from flowrl.engine.recording.journal import ANSWER, ITEM, PART, Departed, JournalEnds, Recording, Replay, entries
+from flowrl.engine.recording.noted import digest
+from flowrl.engine.workers.gather import Gather
+from flowrl.engine.workers.local import InlineWorker
+from flowrl.engine.workers.subplan import SubplanWorker
 from flowrl.errors import PlanError, WorkerDied
-from flowrl.inspect.noted import digest
 from flowrl.operators import Dequeue
 from flowrl.testing import ManualWorkers
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from flowrl import from_items
-from flowrl.engine.futures import Future, following, wait
+from flowrl.engine.workers.futures import Future, following, wait
 
 KINDS = [Future, concurrent.futures.Future]
 

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 
-from flowrl.engine.calls import ACCOUNT, HELD, JOURNAL, SPANS, Answer
 from flowrl.engine.context import Bell
-from flowrl.engine.futures import Future, pickling_of, wait
 from flowrl.engine.graph import graph
-from flowrl.engine.journal import JournalEnds, Unanswered
-from flowrl.engine.members import LISTED, PartMember, Stragglers, SubplanMembers, died_again, silent_ones
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import WorkersContract
-from flowrl.engine.remote import Remote, measured, nbytes_of
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Stage
-from flowrl.engine.workers import InlineWorker, ask, ask_apart
+from flowrl.engine.workers.calls import ACCOUNT, HELD, JOURNAL, SPANS, Answer
+from flowrl.engine.workers.futures import Future, pickling_of, wait
+from flowrl.engine.workers.local import InlineWorker, ask, ask_apart
+from flowrl.engine.workers.members import LISTED, PartMember, Stragglers, SubplanMembers, died_again, silent_ones
+from flowrl.engine.workers.remote import Remote, measured, nbytes_of
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class Gather(Stage):
     spans: int = runtime(default=0)  #: how many busy spans of operators the workers note for an answer, for a trace
     nbytes: dict[int, int] = runtime(factory=dict)  # of the items of each worker elsewhere
     _pickling: dict[int, float] = runtime(factory=dict)  # seconds of the answers of each worker
-    accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `flowrl.engine.ledger`
+    accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `accounts`
 
     def host(
         self, plan: Plan, paths: list[str], learners: list[str], on_error: ErrorPolicies, takes_remote: bool
@@ -239,8 +238,8 @@ class Gather(Stage):
         error = self._failure(request)
         if died and not isinstance(error, WorkerDied):
             error = died_again(request.member.worker)
-        if isinstance(error, Unanswered):
-            raise JournalEnds from error  # it was cut off between the arrival and what the worker noted
+        if error is not None:
+            self.meter.context.decisions.failed(error)
         future = self._open.pop(request)
         self._bear(self._waited, request)
         if error is None:

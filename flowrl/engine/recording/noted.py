@@ -9,13 +9,13 @@ from zlib import crc32
 
 import attrs
 
-from flowrl.engine.calls import Prefetch
 from flowrl.engine.context import Context
 from flowrl.engine.graph import graph, paths, readers_of, rebuilt
 from flowrl.engine.operator import context, operator
 from flowrl.engine.protocols import Array, Columns, has_member
-from flowrl.engine.queues import Queue
-from flowrl.engine.remote import Remote
+from flowrl.engine.workers.calls import Prefetch
+from flowrl.engine.workers.queues import Queue
+from flowrl.engine.workers.remote import Remote
 from flowrl.errors import PlanError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from itertools import islice
 import pytest
 
 from flowrl import Plan, from_items
-from flowrl.engine import calls
-from flowrl.engine.futures import Future
 from flowrl.engine.stages import DONE, WAITING, Signal
-from flowrl.engine.workers import wait_for
+from flowrl.engine.workers import calls
+from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.local import wait_for
 from flowrl.errors import Stalled, ValueLost
 from flowrl.testing import ManualWorkers
 from tests.engine.engine_parts import Fails, Total, answer_meanwhile, settle

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
 from typing import Any
 
-from flowrl.engine.futures import Future, following, pickling_of, wait
 from flowrl.engine.protocols import StoringWorker, Worker
+from flowrl.engine.workers.futures import Future, following, pickling_of, wait
 from flowrl.errors import Stalled
 
 #: Seconds for which closing a run, or taking its state, waits for requests in flight.
