@@ -39,7 +39,7 @@ ROOMS = {
     "data": ["flowrl.data"],
     "environments": ["flowrl.envs"],
     "policies": ["flowrl.policies"],
-    "rewards": ["flowrl.rewards"],
+    "models": ["flowrl.models"],
     "rollout": ["flowrl.rollout", "flowrl.learners"],
     "trainer": ["flowrl.trainer.config", "flowrl.trainer.trained_policy", "flowrl.trainer.tune"],
     "engine": [

@@ -26,7 +26,7 @@ from flowrl.errors import PlanError
 from flowrl.policies.protocols import HasMemory, HasWorldModel, OwnsPolicy, check_alone
 
 if TYPE_CHECKING:
-    from flowrl.rewards import Dynamics
+    from flowrl.models import Dynamics
     from flowrl.rollout import WorkerSet
 
 
@@ -36,7 +36,7 @@ def _is_buffer(op: Any, attribute: Any, buffer: Any) -> None:
 
 
 def _is_dynamics(op: Any, attribute: Any, model: Any) -> None:
-    from flowrl.rewards import Dynamics
+    from flowrl.models import Dynamics
 
     if not isinstance(model, Dynamics):
         raise PlanError(f"{type(op).__name__} needs a model of the dynamics, such as Dynamics(...), got {model!r}")

@@ -28,7 +28,7 @@ from flowrl.errors import PlanError, SchemaError, did_you_mean
 from flowrl.policies.protocols import KnowsLikelihoods, Learns, check_alone
 
 if TYPE_CHECKING:
-    from flowrl.rewards import RewardModel
+    from flowrl.models import RewardModel
     from flowrl.rollout import WorkerSet
 
 #: Columns computed from rewards, and the operators that compute them.
@@ -36,7 +36,7 @@ _MADE_OF_REWARDS = {"advantage": "GAE or VTrace", "target": "GAE or VTrace"}
 
 
 def _is_model(op: Any, attribute: Any, model: RewardModel) -> None:
-    from flowrl.rewards import RewardModel
+    from flowrl.models import RewardModel
 
     if not isinstance(model, RewardModel):
         raise PlanError(f"{type(op).__name__} needs a RewardModel, such as RND(...), got {model!r}")
@@ -271,7 +271,7 @@ def _judges(op: Any, attribute: Any, workers: WorkerSet) -> None:
 class EstimateLogp:
     """Sets `logp` in batches `[T, N, ...]` or `[B, ...]` to the log-probability of actions under the current policy.
 
-    For demonstrations, paired with the agent's recorded `logp`: see `flowrl.rewards.AIRL`.
+    For demonstrations, paired with the agent's recorded `logp`: see `flowrl.models.AIRL`.
 
     Args:
         workers: Workers of the policy, an actor-critic.

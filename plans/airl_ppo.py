@@ -6,10 +6,10 @@ import attrs
 
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
+from flowrl.models import AIRL
 from flowrl.operators import CombineRewards, Demonstrations, EstimateLogp, EstimateReward, PolicyActions, TrainReward
 from flowrl.operators.options import ImitationRewardSettings
 from flowrl.plans import ppo
-from flowrl.rewards import AIRL
 from flowrl.rollout import WorkerSet
 from flowrl.settings import setting
 from flowrl.trainer.trainer import Trainer

@@ -7,10 +7,10 @@ from typing import Literal
 import attrs
 
 from flowrl.engine.plan import Plan
+from flowrl.models import GAIL
 from flowrl.operators import CombineRewards, Demonstrations, EstimateReward, PolicyActions, TrainReward
 from flowrl.operators.options import ImitationRewardSettings
 from flowrl.plans import ppo
-from flowrl.rewards import GAIL
 from flowrl.rollout import WorkerSet
 from flowrl.settings import not_negative, setting
 from flowrl.trainer.trainer import Trainer

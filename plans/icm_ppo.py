@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 
 from flowrl.engine.plan import Plan
+from flowrl.models import ICM
 from flowrl.operators import CombineRewards, EstimateReward, TrainReward
 from flowrl.operators.options import IntrinsicRewardSettings
 from flowrl.plans import ppo
-from flowrl.rewards import ICM
 from flowrl.rollout import WorkerSet
 from flowrl.settings import fraction
 from flowrl.trainer.trainer import Trainer

@@ -10,6 +10,7 @@ import attrs
 from flowrl.data import MixedReplay, RateLimiter, ReplayBuffer
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError
+from flowrl.models import Dynamics
 from flowrl.operators import (
     Concurrently,
     FitModel,
@@ -25,7 +26,6 @@ from flowrl.operators import (
 from flowrl.operators.options import DynamicsSettings, ReplaySettings
 from flowrl.plans import sac
 from flowrl.policies import SACPolicy
-from flowrl.rewards import Dynamics
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.trainer import ActingConfig, Trainer
 

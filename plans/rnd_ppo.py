@@ -7,10 +7,10 @@ from typing import Any
 import attrs
 
 from flowrl.engine.plan import Plan
+from flowrl.models import RND
 from flowrl.operators import CombineRewards, EstimateReward, TrainReward
 from flowrl.operators.options import IntrinsicRewardSettings
 from flowrl.plans import ppo
-from flowrl.rewards import RND
 from flowrl.rollout import WorkerSet
 from flowrl.trainer.trainer import Trainer
 

@@ -2,47 +2,47 @@
 
 from tests.faults.fault import Fault
 
-MODELS = "tests/rewards/test_reward_model.py::"
-RND = "tests/rewards/test_rnd.py::"
-ICM = "tests/rewards/test_icm.py::"
+MODELS = "tests/models/test_reward_model.py::"
+RND = "tests/models/test_rnd.py::"
+ICM = "tests/models/test_icm.py::"
 OPERATORS = "tests/operators/test_reward_ops.py::"
 PLANS = "tests/plans/test_reward_plans.py::"
 
-DYNAMICS = "tests/rewards/test_dynamics.py::"
+DYNAMICS = "tests/models/test_dynamics.py::"
 IMAGINING = "tests/operators/test_models.py::"
 
 FAULTS = [
     Fault(
         "Z1",
-        "flowrl/rewards/dynamics.py",
+        "flowrl/models/dynamics.py",
         "mine = draw.choice(learned, ",
         "mine = draw.choice(order, ",
         DYNAMICS + "test_held_out_rows_choose_weights_and_elites",
     ),
     Fault(
         "Z1",
-        "flowrl/rewards/dynamics.py",
+        "flowrl/models/dynamics.py",
         "np.full(self.members, np.inf)",
         "self.errors(shown)",
         DYNAMICS + "test_a_fit_learns_from_new_rows_whatever_it_knew_of_old_ones",
     ),
     Fault(
         "Z1",
-        "flowrl/rewards/dynamics.py",
+        "flowrl/models/dynamics.py",
         "            normalizer.count.zero_()\n",
         "",
         DYNAMICS + "test_inputs_and_outcomes_are_normalized_by_all_rows",
     ),
     Fault(
         "Z1",
-        "flowrl/rewards/dynamics.py",
+        "flowrl/models/dynamics.py",
         "(likelihood + ends).mean(1).sum()",
         "(likelihood + ends).mean()",
         DYNAMICS + "test_the_loss_is_that_of_a_loop",
     ),
     Fault(
         "Z2",
-        "flowrl/rewards/dynamics.py",
+        "flowrl/models/dynamics.py",
         "(0.5 * log_var[at]).exp()",
         "log_var[at].exp()",
         DYNAMICS + "test_an_elite_imagines_by_hand",
@@ -70,7 +70,7 @@ FAULTS = [
     ),
     Fault(
         "D3",
-        "flowrl/rewards/dynamics.py",
+        "flowrl/models/dynamics.py",
         '"elites": list(self.elites)',
         '"elites": list[int]()',
         DYNAMICS + "test_it_goes_on_from_its_state",
@@ -128,28 +128,28 @@ FAULTS = [
     ),
     Fault(
         "O3",
-        "flowrl/rewards/curiosity.py",
+        "flowrl/models/curiosity.py",
         "self.novelty(batch) / float(self.returns.std)",
         "self.novelty(batch) / float(self.novelty(batch).std())",
         RND + "test_the_reward_is_the_error_of_a_step_by_hand",
     ),
     Fault(
         "O3",
-        "flowrl/rewards/curiosity.py",
+        "flowrl/models/curiosity.py",
         "running_returns(batch.replace(reward=self.novelty(batch)), self.gamma, self.running)",
         "running_returns(batch.replace(reward=self.novelty(batch)), self.gamma, {})",
         RND + "test_rewards_are_scaled_by_returns_over_the_stream",
     ),
     Fault(
         "O3",
-        "flowrl/rewards/icm.py",
+        "flowrl/models/icm.py",
         "        return 0.5 * squared_error(self.model",
         "        return squared_error(self.model",
         ICM + "test_reward_and_loss_are_those_of_a_loop",
     ),
     Fault(
         "O2",
-        "flowrl/rewards/model.py",
+        "flowrl/models/reward_model.py",
         "        for normalizer in self._of_observations:\n            normalizer.update()\n",
         "        for normalizer in self._of_observations:\n            normalizer.count.zero_()\n"
         "            normalizer.update()\n",
@@ -157,21 +157,21 @@ FAULTS = [
     ),
     Fault(
         "D6",
-        "flowrl/rewards/learned.py",
+        "flowrl/models/learned.py",
         "        with self.stream.swapped_in():\n            self._build()\n",
         "        self._build()\n",
         MODELS + "test_its_streams_are_its_own",
     ),
     Fault(
         "D6",
-        "flowrl/rewards/learned.py",
+        "flowrl/models/learned.py",
         "TorchStream(SeedTree(seed).integer(type(self).__name__))",
         "TorchStream(seed)",
         MODELS + "test_its_streams_are_its_own",
     ),
     Fault(
         "D3",
-        "flowrl/rewards/learned.py",
+        "flowrl/models/learned.py",
         '        load_optimizer(self.optimizer, saved.inside("optimizer"))\n',
         "",
         MODELS + "test_it_goes_on_from_its_state",
@@ -192,7 +192,7 @@ FAULTS = [
     ),
     Fault(
         "G6",
-        "flowrl/rewards/model.py",
+        "flowrl/models/reward_model.py",
         'return used.replace(action=self.for_env(used.select(["action"]).to_numpy()["action"]))',
         "return used",
         MODELS + "test_actions_are_seen_as_the_environment_gets_them",

@@ -15,16 +15,16 @@ from gymnasium import spaces
 from flowrl import Plan, Queue, from_items
 from flowrl import operators as ops
 from flowrl.data import Batch, Dataset, MultiAgentBatch, PrioritizedReplayBuffer, ReplayBuffer, SequenceReplayBuffer
+from flowrl.models import Dynamics
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.policies import BCPolicy, DQNPolicy, DreamerPolicy, MuZeroPolicy, PPOPolicy, R2D2Policy
-from flowrl.rewards import Dynamics
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import check_operator, check_plan, same
 from tests.goal_envs import BitFlip
 from tests.minari_episodes import minari_dataset
-from tests.rewards.test_reward_model import make as reward_model
+from tests.models.test_reward_model import make as reward_model
 
 
 def workers() -> WorkerSet:

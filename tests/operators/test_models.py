@@ -14,10 +14,10 @@ from flowrl.data import Batch, ReplayBuffer
 from flowrl.data.columns import TRANSITION
 from flowrl.engine.stages import BLOCKED
 from flowrl.errors import ConfigError, PlanError
+from flowrl.models import Dynamics
 from flowrl.operators.models import AllRows, Imagined
 from flowrl.plans import MBPO
 from flowrl.policies import SACPolicy
-from flowrl.rewards import Dynamics
 from flowrl.rollout import WorkerSet
 from tests.plans.small import SMALL
 

@@ -17,11 +17,11 @@ from flowrl.engine.context import Context
 from flowrl.engine.operator import operator
 from flowrl.errors import PlanError, SchemaError
 from flowrl.inspect.check import examine
+from flowrl.models import AIRL, RND, RewardModel
 from flowrl.policies import DQNPolicy, PPOPolicy
-from flowrl.rewards import AIRL, RND, RewardModel
 from flowrl.rollout import WorkerSet
 from flowrl.testing import same
-from tests.rewards.test_reward_model import fragment, make, teach
+from tests.models.test_reward_model import fragment, make, teach
 
 
 def rnd(**settings: Any) -> RND:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from flowrl.data import Batch
 from flowrl.errors import CheckpointError, ConfigError, NotFinite
-from flowrl.rewards import Dynamics
+from flowrl.models import Dynamics
 from flowrl.testing import same
 
 BOX, ONE, TWO = spaces.Box(-9, 9, (2,), np.float32), spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)

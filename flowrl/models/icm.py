@@ -10,9 +10,9 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.models.curiosity import Curiosity, squared_error
 from flowrl.networks.distributions import Gaussian, distribution
 from flowrl.networks.networks import mlp
-from flowrl.rewards.curiosity import Curiosity, squared_error
 
 
 class ICM(Curiosity):

@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.rewards import ICM
-from tests.rewards.test_reward_model import BOX, TWO, fragment, make, rows_of, teach
+from flowrl.models import ICM
+from tests.models.test_reward_model import BOX, TWO, fragment, make, rows_of, teach
 
 
 def through(network: Any, inputs: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.models.gail import Discriminating
 from flowrl.networks.networks import Encoder, mlp
-from flowrl.rewards.gail import Discriminating
 
 
 class AIRL(Discriminating):

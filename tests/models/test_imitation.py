@@ -10,8 +10,8 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.rewards import AIRL, GAIL
-from tests.rewards.test_reward_model import BOX, TWO, fragment, make, rows_of, teach
+from flowrl.models import AIRL, GAIL
+from tests.models.test_reward_model import BOX, TWO, fragment, make, rows_of, teach
 
 
 def through(network: Any, inputs: np.ndarray) -> float:

@@ -12,8 +12,8 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.models.reward_model import RewardModel
 from flowrl.networks.networks import mlp
-from flowrl.rewards.model import RewardModel
 
 #: The reward of a step by its logit x, where D = sigmoid(x).
 FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

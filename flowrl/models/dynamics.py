@@ -16,10 +16,10 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.types import Array
 from flowrl.errors import ConfigError, NotFinite
+from flowrl.models.learned import LearnedModel
 from flowrl.networks.clipping import blamed
 from flowrl.networks.critics import ALL, Some, Stacked
 from flowrl.networks.normalize import Normalizer
-from flowrl.rewards.learned import LearnedModel
 from flowrl.saved import Saved
 
 #: Least share by which the error on held-out rows must fall to count as an improvement.

@@ -16,10 +16,10 @@ from flowrl.data.finite import first_unusable
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.data.types import Array
 from flowrl.errors import NotFinite
+from flowrl.models.learned import LearnedModel
 from flowrl.networks.clipping import blamed
 from flowrl.networks.networks import Encoder
 from flowrl.networks.normalize import Normalizer
-from flowrl.rewards.learned import LearnedModel
 
 
 class RewardModel(LearnedModel):

@@ -11,10 +11,10 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import SchemaError
-from flowrl.rewards import RND
+from flowrl.models import RND
 from tests.episodes import Stream
 from tests.episodes import fragment as marked
-from tests.rewards.test_reward_model import BOX, TWO, fragment, make, teach
+from tests.models.test_reward_model import BOX, TWO, fragment, make, teach
 
 GAMMA = 0.9
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from flowrl.data import Batch
+from flowrl.models.curiosity import Curiosity, squared_error
 from flowrl.networks.networks import Encoder, mlp, orthogonal
-from flowrl.rewards.curiosity import Curiosity, squared_error
 
 
 class RND(Curiosity):

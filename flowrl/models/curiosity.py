@@ -14,8 +14,8 @@ from flowrl.data.running_returns import Running, running_returns
 from flowrl.data.steps import is_fragment, real_rows
 from flowrl.data.types import Array
 from flowrl.errors import SchemaError
+from flowrl.models.reward_model import RewardModel
 from flowrl.networks.normalize import Normalizer
-from flowrl.rewards.model import RewardModel
 from flowrl.saved import Saved
 
 

@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, NotFinite, SchemaError
+from flowrl.models import AIRL, GAIL, ICM, RND, RewardModel
 from flowrl.policies import PPOPolicy
-from flowrl.rewards import AIRL, GAIL, ICM, RND, RewardModel
 from flowrl.testing import same
 
 BOX, TWO = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2)
