@@ -231,4 +231,11 @@ FAULTS = [
         "return batch_size + 0 * int(self._rings",
         EPISODES + "test_the_limiter_is_asked_for_the_longest_episodes",
     ),
+    Fault(
+        "D19",
+        "flowrl/data/datasets/hdf5.py",
+        "for each in filters) > 1",
+        "for each in filters) > 2",
+        "tests/data/datasets/test_minari.py::test_reading_takes_what_the_file_justifies",
+    ),
 ]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flowrl.data.batch import Batch
+from flowrl.data.datasets.hdf5 import check_episodes, check_metadata
 from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, Schema, schema_of
 from flowrl.errors import DatasetError, SchemaError, did_you_mean
+from flowrl.frames import one_line
 
 
 class MinariEpisodes:
@@ -24,7 +28,8 @@ class MinariEpisodes:
     Args:
         dataset: A MinariDataset, or the id of one on this machine; nothing is downloaded.
 
-    Raises: DatasetError without Minari, or if the id is not on this machine.
+    Raises: DatasetError without Minari, or if the id is not on this machine; if its files would take more memory than
+        their size justifies (D19), or are damaged.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -41,8 +46,18 @@ class MinariEpisodes:
 
     def __getitem__(self, number: int) -> Batch:
         """An episode by its index in the dataset."""
-        (episode,) = self.dataset.iterate_episodes([self.dataset.episode_indices[number]])
+        indices = [self.dataset.episode_indices[number]]
+        with self._reading():
+            check_episodes(self.dataset.storage, indices)
+            (episode,) = self.dataset.iterate_episodes(indices)
         return episode_batch(episode)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, LookupError, TypeError, ValueError, AssertionError) as error:
+            raise DatasetError(f"{self.name} cannot be read: {one_line(error)}") from error
 
     @property
     def path(self) -> str:
@@ -52,6 +67,8 @@ class MinariEpisodes:
     @cached_property
     def _table(self) -> Batch:
         """The rows of all episodes, read once."""
+        with self._reading():
+            check_episodes(self.dataset.storage, self.dataset.episode_indices)
         return Batch.cat([self[number][:, 0] for number in range(len(self))])
 
     @property
@@ -121,7 +138,9 @@ def _columns(values: Any, name: str) -> Any:
 def _loaded(dataset_id: str) -> Any:
     try:
         import minari
+        from minari.storage import get_dataset_path
 
+        check_metadata(Path(get_dataset_path(dataset_id)) / "data")
         return minari.load_dataset(dataset_id)
     except ImportError as error:  # maybe of a package that Minari needs to read files
         raise DatasetError(

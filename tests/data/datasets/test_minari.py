@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import tempfile
+import tracemalloc
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import h5py
 import minari
 import numpy as np
 import pytest
 
 from flowrl.data import Batch
+from flowrl.data.datasets import hdf5
 from flowrl.data.datasets.minari import MinariEpisodes
 from flowrl.errors import DatasetError, SchemaError
 from flowrl.operators import FromDataset, NStep, Record, from_minari
@@ -99,6 +104,117 @@ def test_what_is_no_dataset_is_refused() -> None:
             from_minari("a/b-v0")
     with pytest.raises(DatasetError, match="expected a Minari dataset or the id of one, got 5"):
         MinariEpisodes(5)
+
+
+def changed(episode: Any, name: str, **declared: Any) -> None:
+    """Declare an array of an episode anew, without writing it."""
+    if name in episode:
+        del episode[name]
+    episode.create_dataset(name, **declared)
+
+
+def many_of_one(episode: Any) -> None:
+    """Texts of variable length, all of which refer to the first one's bytes."""
+    del episode["actions"]
+    made = episode.create_dataset("actions", (10**5,), h5py.string_dtype(), fillvalue=b"x" * 60_000)
+    assert made.id.get_storage_size() == 0
+
+
+PACKED_TWICE = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+PACKED_TWICE.set_chunk((8,))
+PACKED_TWICE.set_deflate(9)
+PACKED_TWICE.set_deflate(9)
+
+HOSTILE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "declared": (
+        lambda e: changed(e, "rewards", shape=(10**12,), dtype="f8", chunks=(1_000,)),
+        "with episode 0 it would take over 64 times its own bytes",
+    ),
+    "not chunked": (lambda e: changed(e, "rewards", shape=(10**12,), dtype="f8"), "over 64 times"),
+    "large chunks": (
+        lambda e: changed(e, "rewards", shape=(9,), dtype="f8", chunks=(2**28,), maxshape=(None,), compression="gzip"),
+        "over 64 times",
+    ),
+    "beside": (lambda e: e.create_dataset("infos/x", (10**12,), "f8", chunks=(9,)), "over 64 times"),
+    "many of one": (many_of_one, "over 64 times"),
+    "elsewhere": (
+        lambda e: e.create_dataset("infos/x", (9,), "f8", external=[("/dev/zero", 0, 72)]),
+        "episode_0/infos/x is in another file or packed twice",
+    ),
+    "packed twice": (
+        lambda e: h5py.h5d.create(e.id, b"x", h5py.h5t.NATIVE_INT8, h5py.h5s.create_simple((9,)), PACKED_TWICE),
+        "episode_0/x is in another file or packed twice",
+    ),
+    "linked": (lambda e: e.__setitem__("x", h5py.ExternalLink("/dev/zero", "/")), "episode_0/x is a link"),
+    "in itself": (lambda e: e.__setitem__("infos/x", e), "episode_0/infos/x is in an episode twice"),
+    "lacking": (lambda e: e.__delitem__("rewards"), "test/cartpole-v0 cannot be read: KeyError"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_reading_takes_what_the_file_justifies(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D19: whatever it says of itself, nothing is read before that is known."""
+    monkeypatch.setattr(hdf5, "MOST", 64)
+    episodes = MinariEpisodes(minari_dataset.__wrapped__(2))
+    change, message = HOSTILE[case]
+    with h5py.File(Path(episodes.dataset.storage.data_path, "main_data.hdf5"), "a") as file:
+        change(file["episode_0"])
+    tracemalloc.start()
+    for read in (lambda: episodes[0], lambda: episodes.take([0])):
+        with pytest.raises(DatasetError, match=message) as error:
+            read()
+        assert "\n" not in str(error.value)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+    assert len(episodes[1])
+
+
+def test_pictures_take_what_they_are_once_decoded() -> None:
+    """D19: many pictures of variable length may be the same bytes of a file."""
+    from minari.data_collector import EpisodeBuffer
+
+    space = gymnasium.spaces.Box(0, 255, (256, 256, 3), np.uint8)
+    pictures = [np.full((256, 256, 3), t, np.uint8) for t in range(4)]
+    ends = {"terminations": [False] * 3, "truncations": [False] * 3}
+    buffer = EpisodeBuffer(id=0, observations=pictures, actions=[0, 1, 0], rewards=[1.0, 2.0, 3.0], **ends)
+    spaces = {"observation_space": space, "action_space": gymnasium.spaces.Discrete(2)}
+    episodes = MinariEpisodes(stored([buffer], None, **spaces))
+    assert episodes[0].obs.shape == (3, 1, 256, 256, 3)
+    with h5py.File(Path(episodes.dataset.storage.data_path, "main_data.hdf5"), "a") as file:
+        picture = file["episode_0/observations"][0]
+        changed(
+            file["episode_0"],
+            "observations",
+            shape=(1_000, len(picture)),
+            dtype="u1",
+            fillvalue=picture[0],
+            chunks=(1, 9),
+        )
+        file["episode_0/observations"][0] = picture
+    with pytest.raises(DatasetError, match="over 1,032 times"):
+        episodes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"total_episodes": 10**12}, "total_episodes is 1000000000000, which its files cannot hold"),
+        ({"total_steps": -1}, "total_steps is -1, which its files cannot hold"),
+        ({"total_steps": None}, "total_steps is None, which its files cannot hold"),
+        ({"action_space": ...}, "has no action_space; make the dataset again"),
+    ],
+)
+def test_metadata_are_believed_as_far_as_the_files_go(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D19; D17: nor is an environment made that they name."""
+    storage = minari_dataset.__wrapped__(1).storage
+    file = Path(storage.data_path, "metadata.json")
+    told = {name: each for name, each in {**json.loads(file.read_text()), **changes}.items() if each is not ...}
+    file.write_text(json.dumps(told))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(file.parents[3]))
+    with pytest.raises(DatasetError, match=message):
+        MinariEpisodes("test/cartpole-v0")
 
 
 def test_observations_without_columns_are_refused() -> None:
