@@ -49,6 +49,25 @@ def test_the_games_are_those_of_evaluate_from_one_seed() -> None:
     assert table.returns[0, 1, :, 0].tolist() == [each.return_ for each in played if each.agent == "x"]
 
 
+def test_players_draw_after_the_env_steps_that_each_has_trained_for() -> None:
+    """S8: whichever seat it has."""
+    seen = set[tuple[str, int]]()
+
+    class Noting(RandomPolicy):
+        def __init__(self, name: str, *spaces: Any) -> None:
+            super().__init__(*spaces)
+            self.name = name
+
+        def act(self, obs: Any, noise: Any, env_steps: int) -> Any:
+            seen.add((self.name, env_steps))
+            return super().act(obs, noise, env_steps)
+
+    trained = {"early": 5, "late": 70}
+    players = {name: partial(Noting, name) for name in trained}
+    payoffs(players, "flowrl:matching_pennies", episodes=2, env_steps=trained, deterministic=False)
+    assert seen == set(trained.items())
+
+
 def test_perfect_play_never_loses() -> None:
     """And draws with itself; a look one move ahead wins where it can, and stops a line."""
     table = payoffs(

@@ -210,6 +210,18 @@ def test_a_state_that_is_at_odds_with_itself_is_refused(edit, message):
     assert pickle.dumps(buffer.state_dict()) == before
 
 
+def test_frames_of_one_form_are_in_one_place():
+    """B11: else the second ones would be loaded over the first, which rows refer to."""
+    buffer = ReplayBuffer(12, share_frames=True, seed=0)
+    for batch in fragments(0, 8):
+        buffer.add(batch)
+    state = buffer.state_dict()
+    (part,) = state["shared"]
+    state["shared"] = [{**part, "of": [column]} for column in part["of"]]
+    with pytest.raises(CheckpointError, match="expected frames of different forms"):
+        buffer.load_state_dict(state)
+
+
 @pytest.mark.parametrize("shape", [(24, 24, 3), (3, 24, 24), (24, 24)], ids=str)
 def test_pictures_without_stacks_take_half_and_no_warning(shape, caplog):
     """B13: what a step arrives in is what the next one sees."""
