@@ -23,8 +23,8 @@ import numpy as np
 from common import interleaved, print_machine
 
 from flowrl import Plan, from_items, from_workers
+from flowrl.engine.protocols import WAITING, Signal
 from flowrl.engine.run import Run
-from flowrl.engine.stages import WAITING, Signal
 from flowrl.engine.workers.calls import Answer
 from flowrl.engine.workers.futures import Future
 

@@ -22,8 +22,7 @@ from flowrl.engine.graph import paths
 from flowrl.engine.held import REMEDY, lost
 from flowrl.engine.operator import name_of
 from flowrl.engine.plan import Plan, from_items
-from flowrl.engine.protocols import Array
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, Signal
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, Array, Signal
 from flowrl.engine.workers.futures import Future
 from flowrl.engine.workers.remote import Remote, measured
 from flowrl.engine.workers.subplan import SubplanWorker

@@ -9,8 +9,8 @@ import attrs
 
 from flowrl.engine.operator import operator, state
 from flowrl.engine.plan import Plan, in_sequence, merge
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING
 from flowrl.engine.schema import Schema
-from flowrl.engine.stages import BLOCKED, DONE, WAITING
 from flowrl.engine.workers.queues import Queue
 from flowrl.errors import PlanError
 

@@ -20,8 +20,8 @@ from flowrl.data.types import Array
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, not_negative, operator, runtime, state
 from flowrl.engine.plan import Plan
+from flowrl.engine.protocols import DONE, Signal
 from flowrl.engine.schema import ColumnSchema, Schema
-from flowrl.engine.stages import DONE, Signal
 from flowrl.errors import ConfigError, DatasetError, SchemaError
 from flowrl.operators.normalize import DatasetStatistics, normalizes
 from flowrl.policies.protocols import check_alone

@@ -20,8 +20,8 @@ from flowrl.data.columns import TRANSITION
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, state
 from flowrl.engine.plan import Plan
+from flowrl.engine.protocols import BLOCKED
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.engine.stages import BLOCKED
 from flowrl.errors import PlanError
 from flowrl.policies.protocols import HasMemory, HasWorldModel, OwnsPolicy, check_alone
 

@@ -16,8 +16,8 @@ from flowrl.data.replay.segments import SpanReplayBuffer
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context, operator, runtime, state
 from flowrl.engine.plan import Plan
+from flowrl.engine.protocols import BLOCKED, WAITING, Signal
 from flowrl.engine.schema import Schema
-from flowrl.engine.stages import BLOCKED, WAITING, Signal
 from flowrl.engine.workers.futures import Future
 from flowrl.errors import PlanError, SchemaError
 from flowrl.policies.protocols import OwnsPolicy, Reanalyses

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from flowrl.engine.operator import not_negative, operator, runtime, state
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, Signal
 from flowrl.engine.schema import Schema, common
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Signal, Stage
+from flowrl.engine.stages import Stage
 
 if TYPE_CHECKING:
     from flowrl.engine.meter import Visits

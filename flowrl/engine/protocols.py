@@ -12,6 +12,7 @@ is described once, in this file, and no other code tests for it.
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -19,11 +20,22 @@ if TYPE_CHECKING:
     from flowrl.engine.context import Context
     from flowrl.engine.plan import Plan
     from flowrl.engine.schema import Schema
-    from flowrl.engine.stages import Signal
     from flowrl.engine.workers.futures import Future
 
 #: Words of items. A mapping adds to each word its remedy, or the problem if it is missing.
 Words = tuple[str, ...] | Mapping[str, str]
+
+
+class Signal(enum.Enum):
+    """The result of a step without an item. Users' functions never see one (F4)."""
+
+    WORKED = "moved, nothing to emit"
+    WAITING = "a future is running and will ring the bell"
+    BLOCKED = "only another branch can help"
+    DONE = "nothing will come any more"
+
+
+WORKED, WAITING, BLOCKED, DONE = Signal
 
 
 class _Optional:

@@ -19,9 +19,9 @@ from flowrl.engine.labels import Labels, labels_of
 from flowrl.engine.merge import Fork, Merge
 from flowrl.engine.meter import MAX_ATTEMPTS, Meter
 from flowrl.engine.operator import fresh
-from flowrl.engine.protocols import Decisions, ResourceContract
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, Decisions, ResourceContract, Signal
 from flowrl.engine.seeds import SeedTree
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Chain, Signal, Source, Stage
+from flowrl.engine.stages import Chain, Source, Stage
 from flowrl.engine.state_diff import IncompatibleKeys, check_state, compare
 from flowrl.engine.transforms import RunHooks
 from flowrl.engine.workers.accounts import watch_visits

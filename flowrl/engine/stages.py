@@ -8,7 +8,6 @@ emitted or part of what `save()` returns.
 from __future__ import annotations
 
 import copy
-import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter as clock
@@ -19,19 +18,8 @@ import attrs
 from flowrl.engine.held import ITEMS, HeldState, resources, saveable, state_of
 from flowrl.engine.meter import Meter
 from flowrl.engine.operator import load_operator_state, not_negative, operator, operator_state, runtime, state
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, Signal
 from flowrl.errors import PlanError
-
-
-class Signal(enum.Enum):
-    """The result of a step without an item. Users' functions never see one (F4)."""
-
-    WORKED = "moved, nothing to emit"
-    WAITING = "a future is running and will ring the bell"
-    BLOCKED = "only another branch can help"
-    DONE = "nothing will come any more"
-
-
-WORKED, WAITING, BLOCKED, DONE = Signal
 
 
 def as_item(value: Any) -> Any:

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from flowrl import Context, Plan, context, from_workers, operator, state
+from flowrl.engine.protocols import DONE, WAITING, Signal
 from flowrl.engine.run import Run
-from flowrl.engine.stages import DONE, WAITING, Signal
 from flowrl.engine.workers.local import InlineWorker
 from flowrl.engine.workers.subplan import SubplanWorker
 from flowrl.testing import ManualWorkers

@@ -8,7 +8,7 @@ import pytest
 
 from flowrl import from_items, from_workers, operator
 from flowrl.engine.operator import declare
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED
 from flowrl.errors import Deadlock
 from flowrl.operators.concurrency import Concurrently
 from flowrl.testing import ManualWorkers

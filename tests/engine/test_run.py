@@ -14,8 +14,8 @@ import pytest
 
 from flowrl import Plan, Queue, from_items, from_workers, pure
 from flowrl.engine.context import Bell, Context
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, Signal
 from flowrl.engine.run import Run
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Signal
 from flowrl.errors import PlanError, Stalled
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import ManualWorkers

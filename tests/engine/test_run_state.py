@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowrl import Plan, Queue, from_items, operator, state
-from flowrl.engine.stages import BLOCKED
+from flowrl.engine.protocols import BLOCKED
 from flowrl.errors import CheckpointError, PlanError
 from flowrl.operators.concurrency import Concurrently, Enqueue
 from flowrl.testing import same

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl import Plan, Queue, from_items, from_workers
-from flowrl.engine.stages import DONE
+from flowrl.engine.protocols import DONE
 from flowrl.engine.transforms import Batches, Take, Tap, flatten
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import check_operator, check_plan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowrl import Plan, Queue, from_items, from_workers, operator
-from flowrl.engine.stages import BLOCKED, WAITING
+from flowrl.engine.protocols import BLOCKED, WAITING
 from flowrl.inspect.explain import HOME, config_of, explain, relative
 from flowrl.operators.concurrency import Concurrently, Dequeue, Enqueue
 from flowrl.testing import ManualWorkers

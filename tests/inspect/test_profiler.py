@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowrl import Queue, from_items, from_workers
+from flowrl.engine.protocols import WAITING
 from flowrl.engine.recording.ledger import ledger
-from flowrl.engine.stages import WAITING
 from flowrl.inspect import profiler
 from flowrl.inspect.profiler import RECENT, STALLED, Profiler
 from flowrl.operators import Concurrently, Dequeue, Enqueue

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Discrete
 
 from flowrl import Plan, from_items
 from flowrl.data import Batch
-from flowrl.engine.stages import Signal
+from flowrl.engine.protocols import Signal
 from flowrl.engine.workers import calls
 from flowrl.engine.workers.calls import Answer
 from flowrl.engine.workers.remote import Remote

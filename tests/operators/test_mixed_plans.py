@@ -14,7 +14,7 @@ import pytest
 from flowrl import Plan, from_items
 from flowrl import operators as ops
 from flowrl.data import Batch, Dataset, DatasetWriter, MixedReplay, PrioritizedReplayBuffer, RateLimiter, ReplayBuffer
-from flowrl.engine.stages import DONE
+from flowrl.engine.protocols import DONE
 from flowrl.errors import CheckpointError, ConfigError, DatasetError, Deadlock, PlanError, SchemaError
 from flowrl.operators.datasets import demonstrations_in
 from flowrl.policies import DQNPolicy, R2D2Policy

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from flowrl import operators as ops
 from flowrl.data import Batch, ReplayBuffer
 from flowrl.data.columns import TRANSITION
-from flowrl.engine.stages import BLOCKED
+from flowrl.engine.protocols import BLOCKED
 from flowrl.errors import ConfigError, PlanError
 from flowrl.models import Dynamics
 from flowrl.operators.models import AllRows, Imagined

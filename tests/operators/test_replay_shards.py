@@ -20,7 +20,7 @@ from flowrl.data import (
     SequenceReplayBuffer,
     Store,
 )
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, Signal
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, Signal
 from flowrl.errors import Deadlock, PlanError
 from flowrl.inspect.check import examine
 from flowrl.operators import (

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import attrs
 
 from flowrl.engine.operator import operator, runtime, state
-from flowrl.engine.protocols import CalleeContract
+from flowrl.engine.protocols import DONE, WAITING, WORKED, CalleeContract, Signal
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.engine.stages import DONE, WAITING, WORKED, Signal, Stage, as_item
+from flowrl.engine.stages import Stage, as_item
 from flowrl.engine.workers.futures import Future, pickling_of, wait
 from flowrl.engine.workers.local import DRAIN_SECONDS, InlineWorker, ThreadWorker, as_worker, ask, wait_for
 from flowrl.engine.workers.remote import Remote, nbytes_of

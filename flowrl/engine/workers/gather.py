@@ -20,9 +20,9 @@ from flowrl.engine.context import Bell
 from flowrl.engine.graph import graph
 from flowrl.engine.meter import judged
 from flowrl.engine.operator import operator, runtime, state
-from flowrl.engine.protocols import WorkersContract
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, WorkersContract
 from flowrl.engine.schema import UNKNOWN, Schema
-from flowrl.engine.stages import BLOCKED, DONE, WAITING, WORKED, Stage
+from flowrl.engine.stages import Stage
 from flowrl.engine.workers.calls import ACCOUNT, HELD, JOURNAL, SPANS, Answer
 from flowrl.engine.workers.futures import Future, pickling_of, wait
 from flowrl.engine.workers.local import InlineWorker, ask, ask_apart

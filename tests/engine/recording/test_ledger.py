@@ -12,9 +12,9 @@ import pytest
 
 from flowrl import Plan, Queue, from_items, from_workers, operator, state
 from flowrl.engine import merge, run, stages
+from flowrl.engine.protocols import DONE, WAITING
 from flowrl.engine.recording.ledger import Ledger, ledger
 from flowrl.engine.run import Run
-from flowrl.engine.stages import DONE, WAITING
 from flowrl.engine.workers import accounts, calls, gather, members, subplan
 from flowrl.engine.workers.accounts import DRIVER, FULL, NO_INPUT, NO_REQUEST, OPENING, OUTSIDE, SAVING, Account
 from flowrl.engine.workers.local import ThreadWorker

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from flowrl import Plan, from_items
-from flowrl.engine.stages import DONE, WAITING, Signal
+from flowrl.engine.protocols import DONE, WAITING, Signal
 from flowrl.engine.workers import calls
 from flowrl.engine.workers.futures import Future
 from flowrl.engine.workers.local import wait_for
