@@ -14,6 +14,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -210,8 +211,8 @@ def public(module: ModuleType) -> list[str]:
     """The names of a door, or what a module defines."""
     if hasattr(module, "__all__"):
         return sorted((name for name in module.__all__ if name[:1] != "_"), key=str.lower)
-    found = vars(module).items()
-    return [name for name, thing in found if name[0] != "_" and getattr(thing, "__module__", None) == module.__name__]
+    found = {name: thing for name, thing in vars(module).items() if not isinstance(thing, Enum)}  # named by their class
+    return [name for name in found if name[0] != "_" and getattr(found[name], "__module__", None) == module.__name__]
 
 
 def signature(name: str, thing: Any) -> str:

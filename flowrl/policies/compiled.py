@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Hashable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -15,9 +15,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.networks.torch_private import traced
-
-if TYPE_CHECKING:
-    from flowrl.policies.learning import Learning
+from flowrl.policies.learning import Learning
 
 log = logging.getLogger("flowrl")
 

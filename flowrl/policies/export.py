@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -22,8 +22,16 @@ from flowrl.errors import ConfigError
 from flowrl.policies.protocols import HasMemory, InTorch
 from flowrl.storage.files import replacing
 
-if TYPE_CHECKING:
-    from flowrl.policies.policy import Policy
+
+class Exportable(Protocol):
+    """A policy as a `Program` sees it; `actor_space` has what its eval mode reads."""
+
+    model: Any
+    eval_mode: Any
+    action_space: gymnasium.Space[Any]
+
+    @property
+    def actor_space(self) -> gymnasium.Space[Any]: ...
 
 
 class Program(nn.Module):
@@ -35,7 +43,7 @@ class Program(nn.Module):
         ConfigError: the eval mode is recurrent, or has no form in torch.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Exportable) -> None:
         super().__init__()
         self.mode: Any = policy.eval_mode
         if isinstance(self.mode, HasMemory):
@@ -58,7 +66,7 @@ class Program(nn.Module):
         return action.to(self.dtype)
 
 
-def export(policy: Policy, path: str | Path) -> None:
+def export(policy: Exportable, path: str | Path) -> None:
     """Write a `Program` to a file; it takes batches of any size, of the policy's `actor_space`.
 
     `torch.export.load(path).module()(obs)` runs a ".pt2" file. An ONNX runtime runs an ".onnx" file, which needs the

@@ -5,10 +5,12 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol
 
 import attrs
+import gymnasium
 import torch
 from gymnasium import spaces
 from torch import nn
@@ -19,10 +21,8 @@ from flowrl.data.steps import real_rows, real_steps, tells_fragments
 from flowrl.errors import ConfigError, NotFinite, PlanError
 from flowrl.networks.adam import Adam
 from flowrl.networks.clipping import blamed, check_loss, check_step, clip_norm, culprit
-
-if TYPE_CHECKING:
-    from flowrl.policies.compiled import CompiledLoss
-    from flowrl.policies.policy import Policy
+from flowrl.networks.precision import Precision
+from flowrl.schedules import Schedule
 
 log = logging.getLogger("flowrl")
 
@@ -30,6 +30,23 @@ log = logging.getLogger("flowrl")
 LEAST_SCALE = 2.0**-16
 #: How many batches old the rows of a loss for fresh ones may be before a run says so.
 MOST_BATCHES = 2
+
+
+class Trainable(Protocol):
+    """A policy as its `Learning` sees it."""
+
+    model: Any
+    parameters: list[nn.Parameter]
+    optimizer: Any
+    settings: Any
+    learning_rate: Schedule
+    learning_rates: dict[str, Schedule]
+    observation_space: gymnasium.Space[Any]
+    device: torch.device
+    mixed: Precision
+    version: int
+
+    def learning(self) -> AbstractContextManager[None]: ...
 
 
 class AllReduce(Protocol):
@@ -92,11 +109,12 @@ class Learning(abc.ABC):
     #: setting is in `phase`, and it draws no random numbers.
     compiles: ClassVar[bool] = False
 
-    compiled: CompiledLoss | None = None  #: what computes the loss and its gradients in place of `loss` and autograd
+    #: What computes the loss and its gradients in place of `loss` and autograd.
+    compiled: Callable[[Batch], tuple[torch.Tensor, dict[str, torch.Tensor]]] | None = None
     _zero_since: int | None = None  #: env steps at which a scheduled rate first was 0
     _said = _said_old = False
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Trainable) -> None:
         self.policy = policy
 
     def prepare(self, batch: Batch) -> Batch:

@@ -153,7 +153,7 @@ class PPOLearning(ActorCriticLearning):
     def _differentiate(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         if self.in_numpy is None or not (self.in_numpy.fits() or learns_in_numpy(self.policy)):
             return super()._differentiate(rows)
-        return self.in_numpy(rows, self.clip, self.entropy_coef)
+        return self.in_numpy(rows, self.clip, self.entropy_coef, self.policy.kl_coef)
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,7 @@ from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.networks import ActorCritic, ActorCriticInNumpy, Dense
 from flowrl.networks.sampling import Array
 from flowrl.networks.torch_private import has_hooks
-
-if TYPE_CHECKING:
-    from flowrl.policies.ppo import PPOPolicy
-
+from flowrl.policies.actor_critic import ActorCriticPolicy
 
 SCALARS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
@@ -36,15 +33,18 @@ class PPOInNumpy:
         ∂L/∂V = 2 value_coef (V − target) [the error is not that of the clipped value] / B
     """
 
-    def __init__(self, policy: PPOPolicy) -> None:
+    def __init__(self, policy: ActorCriticPolicy) -> None:
         self.policy = policy
         self._in_numpy: InNumpy | None = None
         self._known: tuple[str, ...] = ()  # the parts of the model when it was last looked at
         self._layers: tuple[Any, list[int], Layers, Layers] | None = None  # what they are of; actor and critic
 
-    def __call__(self, rows: Batch, clip: float, entropy_coef: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def __call__(
+        self, rows: Batch, clip: float, entropy_coef: float, kl_coef: float
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Set the parameters' gradients to those of the loss of rows `[B, ...]`; return it and its scalars."""
         given, settings = rows.map(torch.Tensor.numpy), self.policy.settings
+        value_clip = settings.get("value_clip")
         obs, action, advantage = given.obs, given.action, given.advantage
         network, actor, critic = self._networks()
         with np.errstate(all="ignore"):  # what is not finite is found in the loss and the gradients
@@ -64,8 +64,8 @@ class PPOInNumpy:
             changed = ratio - 1
             free, clipped = ratio * advantage, np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * advantage
             by_logp = np.where(free <= clipped, -free, 0)
-            if self.policy.kl_coef:
-                by_logp += self.policy.kl_coef * changed
+            if kl_coef:
+                by_logp += kl_coef * changed
             entropy = -np.add.reduce(probability * logp_of_all, 0)
             by_scores = probability * -by_logp
             by_scores.reshape(-1)[chosen] += by_logp
@@ -75,9 +75,9 @@ class PPOInNumpy:
             # The value.
             error = value - given.target
             squared, by_value = error * error, error
-            if settings.value_clip is not None:
-                old, least = given.value, -settings.value_clip
-                moved = np.clip(value - old, least, settings.value_clip)
+            if value_clip is not None:
+                old, least = given.value, -value_clip
+                moved = np.clip(value - old, least, value_clip)
                 limited = np.square(old + moved - given.target)
                 by_value = np.where((moved == value - old) | (squared >= limited), error, 0)
                 squared = np.maximum(squared, limited)
@@ -87,7 +87,7 @@ class PPOInNumpy:
             columns = (-np.minimum(free, clipped), squared, entropy, changed - log_ratio, np.abs(changed) > clip)
             policy_loss, value_loss, entropy, kl, clip_fraction = (np.add.reduce(each) / count for each in columns)
             loss = policy_loss + settings.value_coef * value_loss
-            loss += (self.policy.kl_coef and self.policy.kl_coef * kl) - entropy_coef * entropy
+            loss += (kl_coef and kl_coef * kl) - entropy_coef * entropy
         found = np.array([loss, policy_loss, value_loss, entropy, kl, clip_fraction], np.float32)
         numbers = torch.from_numpy(found).unbind()
         return numbers[0], dict(zip(SCALARS, numbers))
@@ -184,12 +184,12 @@ class Layers:
                 gradient *= np.subtract(1, x, out=x)
 
 
-def learns_in_numpy(policy: PPOPolicy, *, own_loss: bool = False) -> bool:
+def learns_in_numpy(policy: ActorCriticPolicy, *, own_loss: bool = False) -> bool:
     """Whether its gradients are to be computed in numpy, by `learn_backend`; a subclass may have a loss of its own.
 
     Raises: ConfigError for a backend that is none, and for "numpy" where it does not fit.
     """
-    backend = policy.settings.learn_backend
+    backend = policy.settings.get("learn_backend")
     if backend == "torch":
         return False
     why_not = _hindrance(policy, own_loss) or (_more(policy) if backend == "auto" else "")
@@ -200,7 +200,7 @@ def learns_in_numpy(policy: PPOPolicy, *, own_loss: bool = False) -> bool:
     return not why_not
 
 
-def _more(policy: PPOPolicy) -> str:
+def _more(policy: ActorCriticPolicy) -> str:
     """What the model has that this loss does not read, which may be somebody's who reads it; "" if nothing."""
     model = policy.model
     read = {id(each) for part in (model.actor, model.critic) for each in part.parameters()}
@@ -209,7 +209,7 @@ def _more(policy: PPOPolicy) -> str:
     return "leaves alone what else the model has" if more else ""
 
 
-def _hindrance(policy: PPOPolicy, own_loss: bool) -> str:
+def _hindrance(policy: ActorCriticPolicy, own_loss: bool) -> str:
     """Why numpy cannot compute the gradients; "" if it can."""
     model, settings = policy.model, policy.settings
     if policy.device.type != "cpu" or settings.precision != "float32":

@@ -8,19 +8,15 @@ import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 
 from flowrl.errors import CheckpointError
 from flowrl.networks.loading import check_numbers
-from flowrl.policies.protocols import HasModel
+from flowrl.policies.protocols import HasModel, HasWeights
 from flowrl.saved import Saved, load_whole
 from flowrl.storage.files import opened_zip, parse_json, write
-
-if TYPE_CHECKING:
-    from flowrl.policies.policy import Policy
-
 
 #: The member of torch's archive in which a policy says what it is, where torch has room for such files.
 ABOUT = "extra/flowrl.json"
@@ -28,7 +24,7 @@ ABOUT = "extra/flowrl.json"
 VERSION = 1
 
 
-def save_weights(policy: Policy, path: Path, about: Mapping[str, Any] | None = None) -> None:
+def save_weights(policy: HasWeights, path: Path, about: Mapping[str, Any] | None = None) -> None:
     """Write the weights to a file, as torch does, and what it says `about` the policy; creates its folder."""
     buffer = io.BytesIO()
     torch.save(policy.weights(), buffer)
@@ -90,7 +86,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(inner)
 
 
-def load_weights(policy: Policy, path: Path) -> None:
+def load_weights(policy: HasWeights, path: Path) -> None:
     """Load the weights of a file into a policy.
 
     Raises:
