@@ -18,8 +18,8 @@ import gymnasium
 import numpy as np
 from common import print_machine
 
-from flowrl.cli.autotune import Measurement, Trial, Tuner, total
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
+from flowrl.tools.autotune import Measurement, Trial, Tuner, total
 from flowrl.trainer.plan_file import load_plan_file
 from tests.timed_envs import TimedEnv, heavy_tailed
 

@@ -23,7 +23,7 @@ from common import Pair, Row, compare, print_machine
 import flowrl.plans
 from flowrl.data import Batch, ReplayActors, ReplayBuffer
 from flowrl.engine.run import resources_of
-from flowrl.trainer.session import Session
+from flowrl.runs.kept import Session
 
 PLANS = {"dqn": ("DQN", "CartPole-v1"), "apex_dqn": ("ApexDQN", "CartPole-v1"), "sac": ("SAC", "Pendulum-v1")}
 #: Env steps between two checkpoints, and before the buffer is filled.

@@ -22,7 +22,7 @@ from common import Pair, Row, compare, installed, interleaved, print_machine
 from env_manager_peers import ACTIONS, Factories, Gymnasium, GymnasiumNative, StableBaselines3, Tianshou
 
 from flowrl import envs
-from flowrl.cli.doctor import diagnose
+from flowrl.tools.doctor import diagnose
 from tests.timed_envs import TimedEnv, heavy_tailed
 
 ENVS = ACTIONS.shape[1]

@@ -59,14 +59,14 @@ from common import print_machine
 from learning_tasks import EXPERTS, RANDOM, TASKS, Task
 
 import flowrl
-from flowrl.cli.plot import draw_profiles, save
-from flowrl.cli.scores import ScoreTable, between, markdown
 from flowrl.cli.seeds import ChildProcesses
-from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.rollout import NashConv, nash_conv, payoffs
+from flowrl.runs.progress import score_text
 from flowrl.storage.files import write
+from flowrl.tools.plot import draw_profiles, save
+from flowrl.tools.scores import ScoreTable, between, markdown
+from flowrl.tools.statistics import interquartile_mean, interval
 from flowrl.trainer.players import scripted
-from flowrl.trainer.progress import score_text
 
 #: Where environments of the tasks are found.
 HERE = str(Path(__file__).parent)

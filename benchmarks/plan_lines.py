@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from flowrl.operators import __all__ as OPERATORS
+from flowrl.runs.config import Configuration
 from flowrl.settings import Option
-from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 
 #: Source lines of RLlib's plans, of the releases that had them.

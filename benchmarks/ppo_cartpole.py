@@ -105,7 +105,7 @@ class Training:
 def flowrl_run(seed: int, budget: int = BUDGET, settings: Mapping[str, Any] = SETTINGS) -> Learned:
     """The built-in plan, its episodes summed up by a tap on the experience."""
     from flowrl.rollout import evaluate, scores
-    from flowrl.trainer.config import build_config
+    from flowrl.runs.config import build_config
     from flowrl.trainer.plan_file import load_plan_file
 
     def confirm() -> float:

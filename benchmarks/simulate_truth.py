@@ -18,9 +18,9 @@ import attrs
 from common import print_machine
 from profile_truth import CASES, Case, measured
 
-from flowrl.cli.simulate import measured as measured_here
-from flowrl.cli.simulate import simulate
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
+from flowrl.tools.simulate import measured as measured_here
+from flowrl.tools.simulate import simulate
 from flowrl.trainer.plan_file import PlanFile, load_plan_file
 
 #: Cases of profile_truth.py whose workers do all the same.

@@ -23,7 +23,6 @@ import numpy as np
 from common import local_ray, print_machine
 
 from flowrl import Plan, operator
-from flowrl.cli.statistics import interquartile_mean, interval
 from flowrl.data import Batch
 from flowrl.engine.context import Context
 from flowrl.engine.operator import context
@@ -31,6 +30,7 @@ from flowrl.operators import ParallelRollouts, TrainOneStep
 from flowrl.plans import IMPALA, impala
 from flowrl.policies import IMPALAPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.tools.statistics import interquartile_mean, interval
 
 WORKERS = 4
 

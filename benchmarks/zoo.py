@@ -22,9 +22,9 @@ from typing import Any
 from learning import options_of, run_task
 from learning_tasks import TASKS, Task
 
-from flowrl.cli.evaluate import evaluate_run
+from flowrl.runs.zoo import INDEX, zoo_file, zoo_index
 from flowrl.storage.files import write, write_json
-from flowrl.trainer.zoo import INDEX, zoo_file, zoo_index
+from flowrl.tools.evaluate import evaluate_run
 
 FOLDER = Path(__file__).parent / "zoo"
 EPISODES = 100

@@ -42,7 +42,7 @@ ROOMS = {
     "policies": ["flowrl.policies"],
     "models": ["flowrl.models"],
     "rollout": ["flowrl.rollout", "flowrl.learners"],
-    "trainer": ["flowrl.trainer.config", "flowrl.trainer.trained_policy", "flowrl.trainer.tune"],
+    "trainer": ["flowrl.runs.config", "flowrl.trainer.trained_policy", "flowrl.trainer.tune"],
     "engine": [
         "flowrl.engine.schema",
         "flowrl.engine.protocols",

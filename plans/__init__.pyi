@@ -56,7 +56,7 @@ from flowrl.plans import tqc as _tqc
 from flowrl.plans import trpo as _trpo
 from flowrl.plans import two_trainers as _two_trainers
 from flowrl.plans import vdn as _vdn
-from flowrl.trainer.config import Configuration
+from flowrl.runs.config import Configuration
 
 class _Settings(TypedDict, total=False):
     act_backend: str

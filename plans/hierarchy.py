@@ -17,9 +17,9 @@ from flowrl.policies import Policy, PPOPolicy
 from flowrl.policies.hierarchical import MANAGER, WORKER, HierarchicalPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.base_workers import BaseWorkers
+from flowrl.runs.config import build_config
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import POLICY_SETTINGS, at_least_one, not_negative, positive, setting, span
-from flowrl.trainer.config import build_config
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 PARTS = (MANAGER, WORKER)

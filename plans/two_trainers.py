@@ -28,8 +28,8 @@ from flowrl.plans import ippo
 from flowrl.policies import DQNPolicy
 from flowrl.policies.dqn import EpsilonSettings
 from flowrl.rollout import WorkerSet
+from flowrl.runs.config import build_config
 from flowrl.settings import POLICY_SETTINGS, setting, span
-from flowrl.trainer.config import build_config
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.faults.changed import ROOT, git, tree
 
 TABLE, BASE = ROOT / "tests/brought.csv", ROOT / "tests/brought_base.csv"
-CONCERNED = ("flowrl/envs", "flowrl/cli/doctor", "tests/brought.csv", "tests/brought.py", "tests/brought_makers.py")
+CONCERNED = ("flowrl/envs", "flowrl/tools/doctor", "tests/brought.csv", "tests/brought.py", "tests/brought_makers.py")
 STEPS, SECONDS = 2_048, 600
 #: Settings with which each plan learns, and is saved, within so few steps.
 SMALL = {"ppo": "train_batch_size=512 minibatch_size=128", "dqn": "learning_starts=500", "sac": "learning_starts=500"}
@@ -125,10 +125,10 @@ def _overlay(folder: Path, install: list[str]) -> tuple[Path, str]:
 def trained(row: dict[str, str], out: str) -> None:
     """In the package's environment: prints versions and how it came out, as JSON, or raises."""
     import flowrl
-    from flowrl.cli.doctor import diagnose
     from flowrl.cli.main import cli
     from flowrl.envs import make_env
     from flowrl.envs.games.seats import SeatsEnv
+    from flowrl.tools.doctor import diagnose
 
     whole, resumed = Path(out, "whole"), Path(out, "resumed")
     sets = [*SMALL[row["plan"]].split(), "checkpoint_every=500", "checkpoint_keep=9", "eval_every=0"]

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.cli.record import record_run
 from flowrl.data import Batch, DatasetWriter
 from flowrl.operators import ParallelRollouts
 from flowrl.policies import RandomPolicy, ScriptedPolicy
 from flowrl.rollout import WorkerSet
+from flowrl.tools.record import record_run
 from flowrl.trainer.plan_file import load_plan_file
 
 

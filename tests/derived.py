@@ -45,7 +45,7 @@ def trainers(package: Any) -> str:
     A type checker sees subclasses of the classes in the plans' files. Those take any setting, and so do their
     subclasses, which may have settings of their own.
     """
-    from flowrl.trainer.config import Configuration
+    from flowrl.runs.config import Configuration
     from flowrl.trainer.trainer import Trainer
 
     imports = {"from typing import TypedDict", "from typing import Unpack"}

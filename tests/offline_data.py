@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from flowrl.cli.record import record_run
+from flowrl.tools.record import record_run
 from flowrl.trainer.plan_file import load_plan_file
 
 #: Episodes of each.

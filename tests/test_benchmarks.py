@@ -21,9 +21,9 @@ import flowrl
 from flowrl.plans import apex_dqn
 from flowrl.policies.line_players import Perfect
 from flowrl.rollout import nash_conv, payoffs
+from flowrl.runs.progress import score_text
+from flowrl.runs.run_info import read_results
 from flowrl.trainer.plan_file import builtin_plans
-from flowrl.trainer.progress import score_text
-from flowrl.trainer.run_info import read_results
 from tests.forked import PIPE, Python
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from flowrl import data
 from flowrl.cli.main import cli
-from flowrl.trainer.config import Configuration
+from flowrl.runs.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from tests.demonstrations import shown_to
 from tests.offline_data import data_for

@@ -68,7 +68,7 @@ def test_no_file_is_missing(wheel: Path) -> None:
     shipped = set(zipfile.ZipFile(wheel).namelist())
     assert expected - shipped == set()
     assert {"flowrl/py.typed", "flowrl/plans/__init__.pyi"} <= shipped
-    assert {f"flowrl/cli/ui/page.{kind}" for kind in ("html", "css", "js")} <= shipped
+    assert {f"flowrl/tools/ui/page.{kind}" for kind in ("html", "css", "js")} <= shipped
     assert {name for name in shipped if not name.startswith(("flowrl/", "flowrl_engine-"))} == set()
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from flowrl.errors import ConfigError
 from flowrl.plans import DQN, PPO
+from flowrl.runs.config import build_config, parse_value
 from flowrl.schedules import cosine_schedule, linear_schedule, piecewise_schedule, schedule, value_at
-from flowrl.trainer.config import build_config, parse_value
 from tests.plans.small import SMALL
 from tests.plans.small import make as small
 

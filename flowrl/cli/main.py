@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
     from flowrl.inspect.profile import Profile
     from flowrl.rollout import BaseWorkers
-    from flowrl.trainer.config import Configuration
+    from flowrl.runs.config import Configuration
+    from flowrl.runs.progress import Budget
+    from flowrl.runs.resume import EarlierRun
+    from flowrl.runs.trust import Trust
     from flowrl.trainer.plan_file import PlanFile
-    from flowrl.trainer.progress import Budget
-    from flowrl.trainer.resume import EarlierRun
-    from flowrl.trainer.trust import Trust
 
 #: Seconds for which `flowrl profile` trains a plan.
 PROFILE_SECONDS = 20.0
@@ -202,18 +202,18 @@ def run(
     """
     import attrs
 
-    from flowrl.cli.insert import inserted
     from flowrl.cli.seeds import STARTED, SeedsRun, arguments_of
-    from flowrl.trainer.config import build_config
-    from flowrl.trainer.directory import RunDirectory, config_text
+    from flowrl.runs.config import build_config
+    from flowrl.runs.directory import RunDirectory, config_text
+    from flowrl.runs.kept import Session
+    from flowrl.runs.plan_end import eval_every_of, with_end
+    from flowrl.runs.progress import Budget
+    from flowrl.runs.run_log import RunLog
+    from flowrl.runs.run_schedules import constant_schedules, spent_rate
+    from flowrl.runs.sinks import check_sinks, sinks_in
+    from flowrl.tools.inserts import inserted
     from flowrl.trainer.loading import plan_file_of
-    from flowrl.trainer.plan_end import eval_every_of, with_end
     from flowrl.trainer.plan_file import load_plan_file
-    from flowrl.trainer.progress import Budget
-    from flowrl.trainer.run_log import RunLog
-    from flowrl.trainer.run_schedules import constant_schedules, spent_rate
-    from flowrl.trainer.session import Session
-    from flowrl.trainer.sinks import check_sinks, sinks_in
 
     log = ctx.with_resource(RunLog())
     if resume is not None and (Path(resume) / STARTED).is_file():
@@ -364,8 +364,8 @@ def simulate(
     model of flowrl profile: steps per second, how full queues are, how old rows are when they are learned from, and
     what bounds the pace. Each worker has a core of its own.
     """
-    from flowrl.cli.simulate import MEASURED, measured, simulate
     from flowrl.storage.files import json_text
+    from flowrl.tools.simulate import MEASURED, measured, simulate
     from flowrl.trainer.plan_file import load_plan_file
 
     if num_workers is None or num_workers < 0:
@@ -404,9 +404,9 @@ def autotune(
     """
     import attrs
 
-    from flowrl.cli.autotune import MOST_SECONDS, Tuner
+    from flowrl.runs.config import default_of
     from flowrl.storage.files import write_json
-    from flowrl.trainer.config import default_of
+    from flowrl.tools.autotune import MOST_SECONDS, Tuner
     from flowrl.trainer.plan_file import load_plan_file
 
     file = Path(f"{Path(plan).stem}.tuned.json" if out is None else out)
@@ -484,8 +484,8 @@ def evaluate(
     what each gains against each. random, one_ply and mcts (of tic-tac-toe and connect four) and perfect (of
     tic-tac-toe) are players by name.
     """
-    from flowrl.cli.evaluate import evaluate_given
     from flowrl.storage.files import json_text
+    from flowrl.tools.evaluate import evaluate_given
 
     options |= {"env_args": pairs_of("--env-arg", env_args), "video": None if video is None else Path(video)}
     options |= {"trusted": _trusted(trust), "plot": None if plot is None else Path(plot)}
@@ -513,7 +513,7 @@ def record(run: str | None, out: str, env_args: tuple[str, ...], trust: bool, **
 
     If episodes may never end, use --steps.
     """
-    from flowrl.cli.record import record_run
+    from flowrl.tools.record import record_run
 
     where = None if run is None else Path(run)
     options |= {"env_args": pairs_of("--env-arg", env_args), "trusted": _trusted(trust)}
@@ -554,7 +554,7 @@ def show(
 
     By default it is the newest row in the replay buffer of the newest checkpoint.
     """
-    from flowrl.trainer.row_account import RowAccount
+    from flowrl.runs.row_account import RowAccount
     from flowrl.trainer.stored_row import stored_row
 
     if account:
@@ -597,8 +597,8 @@ def plot(
     a threshold, and print interquartile means, the bounds of single runs (a tolerance interval), and how probable it is
     that one algorithm scores more than another. Runs of several environments need a --scale for each.
     """
-    from flowrl.cli.plot import plot, plot_profile
-    from flowrl.cli.scores import markdown
+    from flowrl.tools.plot import plot, plot_profile
+    from flowrl.tools.scores import markdown
 
     if scales and not profile:
         raise click.UsageError("--scale is of --profile")
@@ -624,7 +624,7 @@ def ui(runs: tuple[str, ...], port: int) -> None:
 
     The page is for this machine alone. Needs nothing of the running processes: it reads what they write.
     """
-    from flowrl.cli.ui import serve
+    from flowrl.tools.ui import serve
 
     serve([Path(run) for run in runs], port, _show)
 
@@ -671,7 +671,7 @@ def rerun(ctx: click.Context, /, run: str, to: str | None, breaks: tuple[str, ..
 
     Exits with 0 if all is the same, with 1 if the run departs, whose operator and item it names, and 2 for bad input.
     """
-    from flowrl.cli.rerun import rerun
+    from flowrl.tools.rerun import rerun
 
     ctx.exit(rerun(run, plan, to=to, breaks=breaks))
 
@@ -697,7 +697,7 @@ def verify(ctx: click.Context, /, run: str, tolerance: float, plan: str | None) 
 
     Exits with 0 if they come out, 1 if not, and 2 for bad input.
     """
-    from flowrl.cli.rerun import verify
+    from flowrl.tools.rerun import verify
 
     ctx.exit(verify(run, plan, tolerance=tolerance))
 
@@ -715,7 +715,7 @@ def replay_item(ctx: click.Context, /, run: str, plan: str | None, no_debugger: 
 
     Exits with 1 if the operator fails, 0 if it takes the item, and 2 for bad input.
     """
-    from flowrl.cli.replay_item import replay_item
+    from flowrl.tools.post_mortem import replay_item
 
     ctx.exit(replay_item(run, plan, debugger=not no_debugger))
 
@@ -738,8 +738,8 @@ def doctor(ctx: click.Context, /, env: str, env_args: tuple[str, ...], as_json: 
 
     Exits with 1 if there is a problem, with 2 if there is no such environment.
     """
-    from flowrl.cli.doctor import diagnose
     from flowrl.storage.files import json_text
+    from flowrl.tools.doctor import diagnose
 
     diagnosis = diagnose(env, pairs_of("--env-arg", env_args), **options)
     _show(json_text(diagnosis.values()) if as_json else "\n".join(diagnosis.lines()))
@@ -785,7 +785,7 @@ def _earlier(plan: str | None, resume: str | None, out: str | None) -> EarlierRu
         if plan is None:
             raise click.UsageError("Missing argument 'PLAN', or --resume RUN.")
         return None
-    from flowrl.trainer.resume import EarlierRun
+    from flowrl.runs.resume import EarlierRun
 
     if out is not None:
         raise ConfigError(f"--out {out}: a resumed run goes on in its own directory, {resume}")
@@ -801,7 +801,7 @@ def _begun(
     config: Configuration,
 ) -> dict[str, Any]:
     """Give a new run the weights that --from names; returns the entry of run.json that says what it began with."""
-    from flowrl.trainer.init_from import init_from
+    from flowrl.runs.init_from import init_from
 
     if earlier is not None:
         if parents:
@@ -833,8 +833,8 @@ def _configured(
     **options: Any,
 ) -> Configuration:
     """The configuration of a plan: its defaults, the values of an earlier run, then the file, --set, the options."""
-    from flowrl.trainer.config import build_config, load_config_file
-    from flowrl.trainer.trust import check_trust, code_in
+    from flowrl.runs.config import build_config, load_config_file
+    from flowrl.runs.trust import check_trust, code_in
 
     values = {} if config_file is None else load_config_file(Path(config_file))
     base = {**saved, **values}
@@ -877,8 +877,8 @@ def _trusted(trust: bool) -> Trust:
 def _profile_of(folder: Path) -> Profile:
     """The profile that a run has written."""
     from flowrl.inspect.profile import Profile
+    from flowrl.runs.directory import PROFILE
     from flowrl.storage.files import read_json
-    from flowrl.trainer.directory import PROFILE
 
     try:
         return Profile.of(read_json(folder / PROFILE))
@@ -898,7 +898,7 @@ def _check_of_run(ctx: click.Context, plan: str, *others: str) -> None:
 
 def _built(plan: str, inserts: tuple[str, ...], **options: Any) -> tuple[Plan, list[str]]:
     """Build a plan for inspection only; and what its networks are, in a line each."""
-    from flowrl.cli.insert import inserted
+    from flowrl.tools.inserts import inserted
     from flowrl.trainer.plan_file import load_plan_file
 
     plan_file = load_plan_file(plan)
@@ -921,8 +921,8 @@ def _reporting(config: Configuration, budget: Budget) -> Configuration:
 
 def _watched(plan: Plan, taps: tuple[str, ...], breaks: tuple[str, ...], *, debug: bool) -> Plan:
     """Add printing taps, breakpoints and checks to the plan; they change no result (D4)."""
-    from flowrl.cli.replay_item import debugged
     from flowrl.engine.operator import summarize
+    from flowrl.tools.post_mortem import debugged
 
     if debug:
         plan = debugged(plan)

@@ -121,7 +121,7 @@ class SinkName(click.ParamType[str]):
     name = "sink"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from flowrl.trainer.sinks import SINKS
+        from flowrl.runs.sinks import SINKS
 
         return [CompletionItem(name) for name in SINKS if name.startswith(incomplete)]
 
@@ -151,7 +151,7 @@ def settings_of(plan: str) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    from flowrl.trainer.config import default_of, sections, type_text
+    from flowrl.runs.config import default_of, sections, type_text
     from flowrl.trainer.plan_file import load_plan_file
 
     # A terminal breaks long lines; a file or a pipe gets one line per setting.
@@ -212,7 +212,7 @@ def scales_of(texts: tuple[str, ...]) -> dict[str, tuple[float, float]]:
 
 def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
     """Keys and values in the texts KEY=VALUE of an option."""
-    from flowrl.trainer.config import parse_value
+    from flowrl.runs.config import parse_value
 
     pairs = {}
     for text in texts:

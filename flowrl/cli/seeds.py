@@ -21,14 +21,14 @@ from typing import Any
 import attrs
 import click
 
-from flowrl.cli.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
 from flowrl.errors import ConfigError
 from flowrl.interrupts import die_with, handling
+from flowrl.runs.kept import EXIT_CODES
+from flowrl.runs.progress import duration, score_text
+from flowrl.runs.run_info import read_results
 from flowrl.saved import fits
 from flowrl.storage.files import read_json, write_json
-from flowrl.trainer.progress import duration, score_text
-from flowrl.trainer.run_info import read_results
-from flowrl.trainer.session import EXIT_CODES
+from flowrl.tools.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
 
 #: The common outcome is the first of these that any seed has.
 WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")

@@ -14,20 +14,20 @@ import attrs
 from flowrl.envs.dataset_spaces import SPACES, space_from_json
 from flowrl.errors import CheckpointError, ConfigError, FlowError, SchemaError, did_you_mean
 from flowrl.policies.weights import load_weights, policy_about
+from flowrl.runs.config import build_config, load_config_file
+from flowrl.runs.directory import builtin
+from flowrl.runs.init_from import one_of_several
+from flowrl.runs.resume import EarlierRun
+from flowrl.runs.run_info import BUILTIN, plan_text, read_about
+from flowrl.runs.trust import LATER, Trust, check_trust, code_in
+from flowrl.runs.zoo import PREFIX, zoo_file
 from flowrl.saved import Saved, shown
 from flowrl.settings import resumable
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint, verify_checkpoint
 from flowrl.storage.files import MANIFEST, opened, parse_json
-from flowrl.trainer.config import build_config, load_config_file
-from flowrl.trainer.directory import builtin
-from flowrl.trainer.init_from import one_of_several
 from flowrl.trainer.plan_file import PlanFile, builtin_plans, load_plan_file
-from flowrl.trainer.resume import EarlierRun
-from flowrl.trainer.run_info import BUILTIN, plan_text, read_about
 from flowrl.trainer.trained_policy import TrainedPolicy
 from flowrl.trainer.trainer import Trainer, named
-from flowrl.trainer.trust import LATER, Trust, check_trust, code_in
-from flowrl.trainer.zoo import PREFIX, zoo_file
 
 log = logging.getLogger("flowrl")
 
@@ -55,7 +55,7 @@ def load(
     is the original file if it is unchanged, else the copy there.
 
     Args:
-        path: The directory of a run, a policy file, a checkpoint, or "zoo:NAME", see `flowrl.trainer.zoo`; the first
+        path: The directory of a run, a policy file, a checkpoint, or "zoo:NAME", see `flowrl.runs.zoo`; the first
             three may end with ":NAME", one of several policies.
         last: Load the policy at the end of the run instead of the best one.
         env: Replaces the environment of the run; does not get the arguments of the run's.

@@ -11,11 +11,11 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, DatasetError
 from flowrl.networks.devices import torch_threads
+from flowrl.runs.config import Configuration
+from flowrl.runs.trust import code_in
 from flowrl.settings import at_least_one, not_negative, positive, setting
-from flowrl.trainer.config import Configuration
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 from flowrl.trainer.trainer import Trainer
-from flowrl.trainer.trust import code_in
 
 if TYPE_CHECKING:
     from flowrl.data import Dataset

@@ -24,8 +24,8 @@ import cloudpickle  # type: ignore[import-untyped]
 from flowrl.blas import blas_threads
 from flowrl.engine.plan import Plan
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.trainer.config import Configuration
-from flowrl.trainer.run_info import BUILTIN, plan_text
+from flowrl.runs.config import Configuration
+from flowrl.runs.run_info import BUILTIN, plan_text
 from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import attrs
 
 from flowrl.engine.operator import name_of
 from flowrl.errors import ConfigError, PlanError, out_of_memory
-from flowrl.trainer.config import Configuration
+from flowrl.runs.config import Configuration
 
 if TYPE_CHECKING:
     from flowrl.policies import Policy

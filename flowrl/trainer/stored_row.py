@@ -21,13 +21,13 @@ from flowrl.errors import ConfigError
 from flowrl.inspect.debugger import provenance
 from flowrl.rollout.groups import Group
 from flowrl.rollout.video import check_video, filmed
+from flowrl.runs.init_from import read_resource
+from flowrl.runs.resume import EarlierRun
+from flowrl.runs.trust import Trust
 from flowrl.storage.checkpoint import Checkpoints
 from flowrl.storage.files import write
-from flowrl.trainer.init_from import read_resource
 from flowrl.trainer.loading import load, trainer_of
-from flowrl.trainer.resume import EarlierRun
 from flowrl.trainer.trained_policy import TrainedPolicy
-from flowrl.trainer.trust import Trust
 
 
 @attrs.frozen(slots=False)

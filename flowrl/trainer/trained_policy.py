@@ -31,7 +31,7 @@ from flowrl.rollout.policy_map import Agents, policy_map
 if TYPE_CHECKING:
     from flowrl.envs import Environments
     from flowrl.rollout import BaseWorkers
-    from flowrl.trainer.config import Configuration
+    from flowrl.runs.config import Configuration
 
 
 class TrainedPolicy:

@@ -22,16 +22,16 @@ from flowrl.engine.run import resources_of
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError
+from flowrl.runs.config import Configuration, build_config, default_of, sections, settings_text
+from flowrl.runs.plan_end import SITES, as_result, eval_every_of, with_end
+from flowrl.runs.progress import Budget
+from flowrl.runs.run_info import changes, described, forks_in, in_words, may_change, read_about, same_setting
+from flowrl.runs.run_schedules import constant_schedules, spent_rate
+from flowrl.runs.until import Result, Until, check_names, evaluation_in, lower_bounds, reaches
 from flowrl.saved import Saved
 from flowrl.schedules import end_schedules
 from flowrl.settings import positive, resumable
-from flowrl.trainer.config import Configuration, build_config, default_of, sections, settings_text
-from flowrl.trainer.plan_end import SITES, as_result, eval_every_of, with_end
 from flowrl.trainer.policy_factory import PolicyFactory, check_policy
-from flowrl.trainer.progress import Budget
-from flowrl.trainer.run_info import changes, described, forks_in, in_words, may_change, read_about, same_setting
-from flowrl.trainer.run_schedules import constant_schedules, spent_rate
-from flowrl.trainer.until import Result, Until, check_names, evaluation_in, lower_bounds, reaches
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from flowrl.rollout.evaluation import Goal
     from flowrl.rollout.league import League
     from flowrl.rollout.policy_map import Agents
-    from flowrl.trainer.directory import RunDirectory
-    from flowrl.trainer.init_from import Source
-    from flowrl.trainer.resume import EarlierRun
-    from flowrl.trainer.session import Session
+    from flowrl.runs.directory import RunDirectory
+    from flowrl.runs.init_from import Source
+    from flowrl.runs.kept import Session
+    from flowrl.runs.resume import EarlierRun
     from flowrl.trainer.trained_policy import TrainedPolicy
 
 log = logging.getLogger("flowrl")
@@ -134,7 +134,7 @@ class Trainer:
                 )
             self.algorithm: Plan = self.config.edited(plan, self.workers)
             self.plan = self.algorithm if self._directory is not None else self._with_evaluation(self.algorithm)
-            #: What it began with, None for fresh weights: see `flowrl.trainer.init_from.init_from`.
+            #: What it began with, None for fresh weights: see `flowrl.runs.init_from.init_from`.
             self.parent = self._begun(init_from, init_with)
         except BaseException:
             self.workers.close()
@@ -155,9 +155,9 @@ class Trainer:
     @classmethod
     def resume(cls, run: str | Path, env: Any = None, *, policy: Any = None, **settings: Any) -> Self:
         """Go on with a run of this class where its newest checkpoint left it: see `flowrl.resume`."""
-        from flowrl.trainer.directory import ClassSource, RunDirectory, config_text
-        from flowrl.trainer.resume import EarlierRun
-        from flowrl.trainer.sinks import sinks_in
+        from flowrl.runs.directory import ClassSource, RunDirectory, config_text
+        from flowrl.runs.resume import EarlierRun
+        from flowrl.runs.sinks import sinks_in
 
         earlier, source = EarlierRun.find(run), ClassSource.of(cls)
         if earlier.about.get("builtin") and earlier.about["plan"] != source.name:
@@ -180,7 +180,7 @@ class Trainer:
         return trainer
 
     def _begun(self, parent: Source | None, taken: Collection[str]) -> dict[str, Any] | None:
-        from flowrl.trainer.init_from import init_from
+        from flowrl.runs.init_from import init_from
 
         if parent is None and taken:
             raise ConfigError(f"init_with={list(taken)} needs init_from, a run to take it from")
@@ -375,7 +375,7 @@ class Trainer:
         """
         from flowrl.interrupts import Interrupts
         from flowrl.networks.devices import torch_threads
-        from flowrl.trainer.progress import progress as shown
+        from flowrl.runs.progress import progress as shown
 
         if seconds is not None and math.isnan(seconds):  # it is less than none, so it would never be reached
             raise ConfigError("seconds=nan: expected a number of seconds, or None for no limit")
@@ -589,9 +589,9 @@ class Trainer:
     def _open_kept(self, directory: RunDirectory, budget: Budget, forked: Mapping[str, Any]) -> Run:
         """Open the run, with evaluation and the goal at the plan's end, and its directory."""
         from flowrl.operators import Evaluate
-        from flowrl.trainer.directory import config_text
-        from flowrl.trainer.run_log import RunLog
-        from flowrl.trainer.session import Session
+        from flowrl.runs.directory import config_text
+        from flowrl.runs.kept import Session
+        from flowrl.runs.run_log import RunLog
 
         config = self.config
         every = (
@@ -635,7 +635,7 @@ class Trainer:
 
     def _describe(self) -> None:
         """Let files of the policy say how to make it."""
-        from flowrl.trainer.directory import ClassSource, builtin
+        from flowrl.runs.directory import ClassSource, builtin
 
         source = ClassSource.of(type(self))
         made = {"plan": source.name, "builtin": builtin(source.path)}
@@ -685,7 +685,7 @@ class Trainer:
         return self._trained
 
     def _chosen(self, out: str | Path | None, sinks: Sequence[str]) -> RunDirectory | None:
-        from flowrl.trainer.directory import ClassSource, RunDirectory
+        from flowrl.runs.directory import ClassSource, RunDirectory
 
         if out is None:
             if sinks:
@@ -792,6 +792,6 @@ def _document(cls: type[Trainer]) -> None:
 
 def _check_config(config: Any) -> None:
     if not (isinstance(config, type) and issubclass(config, Configuration)):
-        raise ConfigError(f"Config must be a subclass of flowrl.trainer.config.Configuration, got {config!r}")
+        raise ConfigError(f"Config must be a subclass of flowrl.runs.config.Configuration, got {config!r}")
     if "__attrs_attrs__" not in vars(config):  # the base's fields are inherited, its own would be ignored
         raise ConfigError("Config needs the decorator @attrs.define(kw_only=True)")

@@ -10,10 +10,10 @@ import attrs
 from ray.tune import PlacementGroupFactory, Trainable
 
 from flowrl.errors import ConfigError, did_you_mean
-from flowrl.trainer.config import Configuration, build_config
+from flowrl.runs.config import Configuration, build_config
+from flowrl.runs.until import Result
 from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.trainer import Trainer
-from flowrl.trainer.until import Result
 
 __all__ = ["TrainerTrainable", "trainable"]
 

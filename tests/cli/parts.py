@@ -11,7 +11,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from flowrl.cli.ui.server import Server
+from flowrl.tools.ui.server import Server
 from tests.plans.small import without_clock
 
 DEADLINE = 120
@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 
 import flowrl
-from flowrl.trainer.config import Configuration
+from flowrl.runs.config import Configuration
 
 
 @attrs.define(kw_only=True)

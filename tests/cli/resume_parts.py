@@ -53,7 +53,7 @@ import gymnasium
 import numpy as np
 
 import flowrl
-from flowrl.trainer.config import Configuration
+from flowrl.runs.config import Configuration
 from flowrl.operators import ParallelRollouts, StandardMetricsReporting
 
 

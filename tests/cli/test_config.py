@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from flowrl.errors import ConfigError
-from flowrl.trainer.config import Configuration, build_config, load_config_file, parse_value
+from flowrl.runs.config import Configuration, build_config, load_config_file, parse_value
 
 
 @attrs.define(kw_only=True)

@@ -119,7 +119,7 @@ def test_tracebacks_of_workers_are_not_told(kind, told, monkeypatch):
         error.add_note("raised in worker 0:\nTraceback (most recent call last):\n  ...")
         raise error
 
-    monkeypatch.setattr("flowrl.cli.doctor.diagnose", failing)
+    monkeypatch.setattr("flowrl.tools.doctor.diagnose", failing)
     done = flowrl("doctor", "CartPole-v1")
     assert (done.exit_code, done.stderr.splitlines()) == (2, ["Error: it does not begin", *told])
 

@@ -31,7 +31,7 @@ EVALUATES = {"eval_every": 200, "eval_episodes": 2, "eval_max_steps": 50}
 
 BEGIN = """
 import os, signal, subprocess, sys
-import flowrl.plans, flowrl.trainer.session, flowrl.policies, flowrl.rollout
+import flowrl.plans, flowrl.runs.kept, flowrl.policies, flowrl.rollout
 from flowrl.cli.main import main
 seconds, word = float(sys.argv.pop(1)), sys.argv.pop(1)
 """

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowrl.cli.main import cli
-from flowrl.cli.ui.run_view import RunView
+from flowrl.tools.ui.run_view import RunView
 from tests.cli.parts import SMALL
 
 #: What reads a run directory, by what it reads of it.

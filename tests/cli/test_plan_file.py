@@ -14,7 +14,7 @@ import flowrl.plans
 from flowrl import Trainer
 from flowrl.cli.main import cli
 from flowrl.errors import ConfigError, PlanError
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
 from flowrl.trainer.plan_file import BUILTIN, builtin_plans, load_plan_file
 
 GOOD = '''"""A plan of three numbers."""
@@ -23,7 +23,7 @@ from __future__ import annotations
 import attrs
 
 from flowrl import from_items
-from flowrl.trainer.config import Configuration
+from flowrl.runs.config import Configuration
 
 
 @attrs.define(kw_only=True)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from flowrl.inspect.profile import Profile
+from flowrl.runs.directory import PROFILE, RunDirectory
+from flowrl.runs.kept import Session
+from flowrl.runs.progress import Quiet
 from flowrl.trainer import session
-from flowrl.trainer.directory import PROFILE, RunDirectory
-from flowrl.trainer.progress import Quiet
-from flowrl.trainer.session import Session
 from tests.cli.parts import TINY, flowrl, results_of
 
 

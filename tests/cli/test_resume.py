@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 
-from flowrl.trainer.row_account import KEPT
+from flowrl.runs.row_account import KEPT
 from tests.cli.parts import DEADLINE, flowrl, metrics
 from tests.cli.resume_parts import SMALL, STEPS, assert_same_run, checkpoints
 from tests.plans.small import SMALL as PLANS
@@ -116,7 +116,7 @@ def test_a_policy_never_vanishes_when_a_run_goes_on(whole, folder, child):
     assert flowrl("run", "dqn", *options, "--out", "whole").exit_code == 0
     assert flowrl("run", "dqn", *options, "--stop-steps", 400, "--out", "run").exit_code == 0
     short = (folder / "run" / "policy.pt").read_bytes()
-    watched = "import flowrl.trainer.directory as d, flowrl.cli.main as m\n"
+    watched = "import flowrl.runs.directory as d, flowrl.cli.main as m\n"
     watched += "real = d.RunDirectory.create\n"
     watched += "def create(self, *a, **k):\n    print((self.path / 'policy.pt').exists())\n    real(self, *a, **k)\n"
     watched += "d.RunDirectory.create = create\nm.main()"

@@ -15,7 +15,7 @@ import pytest
 
 from flowrl.cli import seeds
 from flowrl.cli.seeds import ChildProcesses, summarise
-from flowrl.cli.statistics import interquartile_mean, interval
+from flowrl.tools.statistics import interquartile_mean, interval
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 from tests.forked import DEVNULL, PIPE, Python, execute
 

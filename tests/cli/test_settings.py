@@ -19,8 +19,8 @@ from flowrl.errors import ConfigError, PlanError
 from flowrl.operators import GatherStatistics, ScaleRewards, UpdatePriorities, UpdateStatistics
 from flowrl.plans import DQN, IMPALA, PPO
 from flowrl.policies import DQNPolicy, PPOPolicy
+from flowrl.runs.config import Configuration, build_config, sections
 from flowrl.settings import Option, fraction, positive, setting
-from flowrl.trainer.config import Configuration, build_config, sections
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 
 INF, NAN = float("inf"), float("nan")

@@ -293,7 +293,7 @@ def test_importing_the_engine_is_quick(module: str) -> None:
     assert _loaded(module, "torch", "ray", "gymnasium") == []
 
 
-@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.cli.doctor", "flowrl.data", "flowrl.actors.actors"])
+@pytest.mark.parametrize("module", ["flowrl.envs", "flowrl.tools.doctor", "flowrl.data", "flowrl.actors.actors"])
 def test_environments_need_no_torch(module: str) -> None:
     """Every process of environments would wait for it, and keep it in memory."""
     assert _loaded(module, "torch", "ray") == []

@@ -12,7 +12,6 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from flowrl.cli.doctor import diagnose
 from flowrl.envs import Environments, make_env, make_manager
 from flowrl.envs.masks import ActionMask, VectorActionMask, valid_sample, without_choice
 from flowrl.envs.spaces import shared_memory
@@ -20,6 +19,7 @@ from flowrl.envs.wrappers import has_raw_returns
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.policies import RandomPolicy, ScriptedPolicy
 from flowrl.rollout import RolloutWorker, evaluate
+from flowrl.tools.doctor import diagnose
 from tests.masked_envs import ACTIONS, Doors
 
 IN_INFO = {"where": "info", "length": 3}

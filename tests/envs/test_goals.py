@@ -15,7 +15,7 @@ from gymnasium.wrappers import NormalizeReward, TransformObservation, TransformR
 from flowrl.envs import Environments
 from flowrl.envs.goals import BitFlipping, PointReach, bit_flipping, goal_functions, point_reach
 from flowrl.rollout import evaluate, scores
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.plans.small import SMALL
 

@@ -3,7 +3,7 @@
 from tests.faults.fault import Fault
 
 CONTRACTS = "tests/operators/test_contracts.py::"
-REPLAY = "tests/cli/test_replay_item.py::"
+REPLAY = "tests/tools/test_post_mortem.py::"
 
 FAULTS = [
     Fault(
@@ -36,14 +36,14 @@ FAULTS = [
     ),
     Fault(
         "Y3",
-        "flowrl/trainer/failed_item.py",
+        "flowrl/runs/failed_item.py",
         "state, seeds, trained = before.operator, before.seeds, before.learns",
         "pass",
         REPLAY + "test_a_replay_gives_the_same_error",
     ),
     Fault(
         "Y3",
-        "flowrl/trainer/failed_item.py",
+        "flowrl/runs/failed_item.py",
         "state, seeds, trained = before.operator, before.seeds, before.learns",
         "state, trained = before.operator, before.learns",
         REPLAY + "test_the_state_that_is_kept_is_that_in_which_the_operator_got_the_item",

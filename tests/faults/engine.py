@@ -22,8 +22,8 @@ ALIKE = "tests/learners/test_all_reduce.py::"
 LEARNERS = "tests/learners/test_learners.py::"
 
 LEDGER = "tests/engine/recording/test_ledger.py::"
-AUTOTUNE = "tests/cli/test_autotune.py::"
-SIMULATE = "tests/cli/test_simulate.py::"
+AUTOTUNE = "tests/tools/test_autotune.py::"
+SIMULATE = "tests/tools/test_simulate.py::"
 
 HELD = "tests/engine/test_held.py::"
 
@@ -142,35 +142,35 @@ FAULTS = [
     ),
     Fault(
         "E7",
-        "flowrl/cli/ui/server.py",
+        "flowrl/tools/ui/server.py",
         "if host not in NAMES:",
         "if False:",
-        "tests/cli/ui/test_server.py::test_another_name_that_leads_here_is_refused",
+        "tests/tools/ui/test_server.py::test_another_name_that_leads_here_is_refused",
     ),
     Fault(
         "E7",
-        "flowrl/cli/ui/run_view.py",
+        "flowrl/tools/ui/run_view.py",
         "if file.is_file() and file.resolve().is_relative_to(root):",
         "if file.is_file():",
-        "tests/cli/ui/test_run_view.py::test_films_are_found_and_links_to_what_is_elsewhere_are_not",
+        "tests/tools/ui/test_run_view.py::test_films_are_found_and_links_to_what_is_elsewhere_are_not",
     ),
     Fault(
         "E8",
-        "flowrl/cli/autotune.py",
+        "flowrl/tools/autotune.py",
         'changes = ["which environments act together, and their random streams"] if parts != groups else []',
         "changes = list[str]()",
         AUTOTUNE + "test_what_is_chosen_by_default_leaves_parameters_equal",
     ),
     Fault(
         "E8",
-        "flowrl/cli/autotune.py",
+        "flowrl/tools/autotune.py",
         "if number != point[i] and (self.allow_inexact or not option.changes):",
         "if number != point[i]:",
         AUTOTUNE + "test_the_fastest_neighbor_is_chosen_again_and_again",
     ),
     Fault(
         "E8",
-        "flowrl/cli/autotune.py",
+        "flowrl/tools/autotune.py",
         "len(known) > 1:",
         "False:",
         AUTOTUNE + "test_what_cannot_run_or_learns_otherwise_is_left_out",
@@ -184,7 +184,7 @@ FAULTS = [
     ),
     Fault(
         "E9",
-        "flowrl/cli/simulate.py",
+        "flowrl/tools/simulate.py",
         'return (len(self.workers) * int(about["in_flight"]) - 1) * updates',
         "return updates",
         SIMULATE + "test_what_is_in_flight_and_how_old_it_becomes_follow_from_the_pace",
@@ -556,10 +556,10 @@ FAULTS = [
     ),
     Fault(
         "S4",
-        "flowrl/cli/evaluate.py",
+        "flowrl/tools/evaluate.py",
         "middle([each.get(name) for each in scores])",
         "middle([each.get(name) for each in scores[:-1]])",
-        "tests/cli/test_evaluate_run.py::test_several_runs_have_a_middle",
+        "tests/tools/test_evaluate_run.py::test_several_runs_have_a_middle",
     ),
     Fault(
         "F2",
@@ -577,7 +577,7 @@ FAULTS = [
     ),
     Fault(
         "D3",
-        "flowrl/trainer/directory.py",
+        "flowrl/runs/directory.py",
         "read_results(self.path)[:count]",
         "read_results(self.path)",
         RESUME + "test_a_run_that_was_killed_goes_on_in_place",
@@ -591,7 +591,7 @@ FAULTS = [
     ),
     Fault(
         "D3",
-        "flowrl/trainer/session.py",
+        "flowrl/runs/kept.py",
         "self._policy.read_bytes() if self._has_best() else None",
         "None",
         RESUME + "test_the_best_policy_is_the_best_until_the_checkpoint",
@@ -612,10 +612,10 @@ FAULTS = [
     ),
     Fault(
         "D12",
-        "flowrl/trainer/session.py",
+        "flowrl/runs/kept.py",
         "            self._writer.start()\n",
         "            self._writer.start()\n            self._await_checkpoint()\n",
-        "tests/trainer/test_kept_run.py::test_a_run_goes_on_while_a_checkpoint_is_written",
+        "tests/runs/test_kept_run.py::test_a_run_goes_on_while_a_checkpoint_is_written",
     ),
     Fault(
         "D12",
@@ -633,45 +633,45 @@ FAULTS = [
     ),
     Fault(
         "D3",
-        "flowrl/trainer/session.py",
+        "flowrl/runs/kept.py",
         "if END.fullmatch(path)]",
         "if not path]",
-        "tests/trainer/test_kept_run.py::test_the_command_goes_on_with_it_and_the_other_way_round",
+        "tests/runs/test_kept_run.py::test_the_command_goes_on_with_it_and_the_other_way_round",
     ),
     Fault(
         "D10",
         "flowrl/trainer/loading.py",
         "workers = trainer.workers_of_run(config, env, about, saved.spaces)",
         "workers = trainer.make_workers(config, env)",
-        "tests/trainer/test_kept_run.py::test_loading_makes_no_environment",
+        "tests/runs/test_kept_run.py::test_loading_makes_no_environment",
     ),
     Fault(
         "D10",
         "flowrl/trainer/loading.py",
         "        check_trust(path, code[0], trusted)\n",
         "",
-        "tests/trainer/test_trust.py::test_a_policy_acts_without_its_environment_which_runs_only_if_it_is_trusted",
+        "tests/runs/test_trust.py::test_a_policy_acts_without_its_environment_which_runs_only_if_it_is_trusted",
     ),
     Fault(
         "D10",
         "flowrl/trainer/loading.py",
         "own + code_in(named_there)",
         "own",
-        "tests/trainer/test_trust.py::test_a_strangers_run_runs_no_code_unless_it_is_trusted",
+        "tests/runs/test_trust.py::test_a_strangers_run_runs_no_code_unless_it_is_trusted",
     ),
     Fault(
         "D17",
-        "flowrl/trainer/trust.py",
+        "flowrl/runs/trust.py",
         'yield from _leaves(f"{path}.{key}", inner)',
         'yield f"{path}.{key}", inner',
-        "tests/trainer/test_trust.py::test_every_leaf_of_a_configuration_passes_the_gate",
+        "tests/runs/test_trust.py::test_every_leaf_of_a_configuration_passes_the_gate",
     ),
     Fault(
         "E13",
-        "flowrl/cli/ui/run_view.py",
+        "flowrl/tools/ui/run_view.py",
         'return read_file(self._own("plan.svg"))',
         'return read_file(self.path / "plan.svg")',
-        "tests/cli/ui/test_server.py::test_no_file_of_one_run_takes_the_others_from_the_page",
+        "tests/tools/ui/test_server.py::test_no_file_of_one_run_takes_the_others_from_the_page",
     ),
     Fault(
         "D18",
@@ -685,14 +685,14 @@ FAULTS = [
         "flowrl/trainer/stored_row.py",
         "    _ = trained.environments  # which",
         "    # which",
-        "tests/trainer/test_trust.py::test_no_command_imports_what_a_strangers_run_names",
+        "tests/runs/test_trust.py::test_no_command_imports_what_a_strangers_run_names",
     ),
     Fault(
         "D17",
         "flowrl/trainer/offline.py",
         "data, _refused(config, env, data))",
         "data)",
-        "tests/trainer/test_trust.py::test_a_dataset_names_code_in_vain_unless_the_user_names_it_too",
+        "tests/runs/test_trust.py::test_a_dataset_names_code_in_vain_unless_the_user_names_it_too",
     ),
     Fault(
         "D5",
@@ -703,7 +703,7 @@ FAULTS = [
     ),
     Fault(
         "S3",
-        "flowrl/trainer/session.py",
+        "flowrl/runs/kept.py",
         "            state = run.state_dict()\n",
         "            state = run.state_dict()\n            run.context.count('saved')\n",
         RESUME + "test_checkpoints_are_where_evaluations_are_and_change_nothing",
@@ -731,24 +731,24 @@ FAULTS = [
     ),
     Fault(
         "S4",
-        "flowrl/cli/statistics.py",
+        "flowrl/tools/statistics.py",
         "tasks = [np.asarray(task, dtype=float) for task in scores]",
         "tasks = [np.concatenate([np.asarray(task, dtype=float) for task in scores])]",
-        "tests/cli/test_statistics.py::test_every_task_keeps_its_number_of_runs",
+        "tests/tools/test_statistics.py::test_every_task_keeps_its_number_of_runs",
     ),
     Fault(
         "S4",
-        "flowrl/cli/statistics.py",
+        "flowrl/tools/statistics.py",
         "(x == y) / 2",
         "(x == y) / 1",
-        "tests/cli/test_statistics.py::test_each_run_is_compared_with_each_of_the_same_task",
+        "tests/tools/test_statistics.py::test_each_run_is_compared_with_each_of_the_same_task",
     ),
     Fault(
         "S7",
-        "flowrl/cli/statistics.py",
+        "flowrl/tools/statistics.py",
         "beta.ppf(1 - confidence, ",
         "beta.ppf(1 - coverage, ",
-        "tests/cli/test_statistics.py::test_a_range_takes_as_many_runs_as_wilks_has",
+        "tests/tools/test_statistics.py::test_a_range_takes_as_many_runs_as_wilks_has",
     ),
     Fault(
         "F1",
@@ -801,10 +801,10 @@ FAULTS = [
     ),
     Fault(
         "S2",
-        "flowrl/cli/record.py",
+        "flowrl/tools/record.py",
         "count = min(missing, worker.manager.num_envs)",
         "count = 1",
-        "tests/cli/test_record.py::test_episodes_are_whole_and_played_as_in_evaluation",
+        "tests/tools/test_record.py::test_episodes_are_whole_and_played_as_in_evaluation",
     ),
     Fault(
         "F2",

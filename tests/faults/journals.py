@@ -3,7 +3,7 @@
 from tests.faults.fault import Fault
 
 ENGINE = "tests/engine/recording/test_journal.py::"
-RERUN = "tests/cli/test_rerun.py::"
+RERUN = "tests/tools/test_rerun.py::"
 
 FAULTS = [
     Fault(
@@ -71,21 +71,21 @@ FAULTS = [
     ),
     Fault(
         "J4",
-        "flowrl/cli/rerun.py",
+        "flowrl/tools/rerun.py",
         "if then != now and not self.tolerance:",
         "if False:",
         RERUN + "test_published_numbers_come_out_without_a_journal",
     ),
     Fault(
         "J4",
-        "flowrl/cli/rerun.py",
+        "flowrl/tools/rerun.py",
         "        if then is not None and then != now:\n",
         "        if False:\n",
         RERUN + "test_published_numbers_come_out_without_a_journal",
     ),
     Fault(
         "J4",
-        "flowrl/cli/rerun.py",
+        "flowrl/tools/rerun.py",
         "share = self.tolerance if by_return else 0.0",
         "share = 1.0",
         RERUN + "test_elsewhere_they_come_out_within_a_tolerance",
@@ -113,7 +113,7 @@ FAULTS = [
     ),
     Fault(
         "J3",
-        "flowrl/trainer/session.py",
+        "flowrl/runs/kept.py",
         "if goes_on and not is_current(file):",
         "if False:",
         RERUN + "test_a_run_whose_journal_has_another_version_goes_on_without_it",
@@ -141,7 +141,7 @@ FAULTS = [
     ),
     Fault(
         "X4",
-        "flowrl/trainer/config.py",
+        "flowrl/runs/config.py",
         "if abs(value) >= LARGEST:",
         "if False:",
         "tests/cli/test_settings.py::test_a_number_that_no_setting_takes_is_refused_in_a_line",

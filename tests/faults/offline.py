@@ -9,12 +9,12 @@ CONTENTS = "tests/envs/test_dataset_contents.py::"
 ALIKE = "tests/learners/test_all_reduce.py::"
 DECISIONS = "tests/policies/test_decision_transformer.py::"
 WHOLE = "tests/data/datasets/test_returns_view.py::"
-RECORD = "tests/cli/test_record.py::"
+RECORD = "tests/tools/test_record.py::"
 
 FAULTS = [
     Fault(
         "G6",
-        "flowrl/cli/record.py",
+        "flowrl/tools/record.py",
         '            columns["action"] = columns.pop("env_action")\n',
         "            pass\n",
         RECORD + "test_actions_are_as_the_environment_gets_them",

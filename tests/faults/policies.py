@@ -46,7 +46,7 @@ FAULTS = [
         "flowrl/engine/recording/recorder.py",
         "if edge not in self._untold:",
         "if False:",
-        "tests/cli/test_replay_item.py::test_items_that_cannot_be_kept_are_told_once",
+        "tests/tools/test_post_mortem.py::test_items_that_cannot_be_kept_are_told_once",
     ),
     Fault(
         "Z4",
@@ -288,10 +288,10 @@ FAULTS = [
     ),
     Fault(
         "O1",
-        "flowrl/trainer/init_from.py",
+        "flowrl/runs/init_from.py",
         'set() if "statistics" in taken else measured | _statistics(ours)',
         "set()",
-        "tests/trainer/test_init_from.py::test_statistics_come_on_request_and_are_named_where_they_stay_behind",
+        "tests/runs/test_init_from.py::test_statistics_come_on_request_and_are_named_where_they_stay_behind",
     ),
     Fault(
         "Q9",

@@ -19,8 +19,8 @@ from flowrl.errors import CheckpointError, ConfigError, DatasetError, Deadlock, 
 from flowrl.operators.datasets import demonstrations_in
 from flowrl.policies import DQNPolicy, R2D2Policy
 from flowrl.rollout import WorkerSet
+from flowrl.runs.config import build_config
 from flowrl.testing import same
-from flowrl.trainer.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import cartpole, random_steps
 from tests.plans.small import SMALL, make

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flowrl.engine.graph import graph
-from flowrl.trainer.config import Configuration
+from flowrl.runs.config import Configuration
 from flowrl.trainer.trainer import Trainer
 
 #: What says it all itself.

@@ -14,7 +14,7 @@ import pytest
 from flowrl import Plan
 from flowrl.operators.metrics import CLOCK_KEYS
 from flowrl.rollout import WorkerSet
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import cartpole, few_steps, pendulum
 from tests.offline_data import offline_data

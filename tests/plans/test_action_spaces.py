@@ -15,7 +15,7 @@ from flowrl.envs.hybrid import HybridActions
 from flowrl.envs.wrapping import wrapper_of
 from flowrl.errors import ConfigError
 from flowrl.plans.ppo import PPO
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.policy_factory import PolicyFactory
 from tests.spaces_envs import Pictures, Throws

@@ -13,7 +13,7 @@ import pytest
 import flowrl
 from flowrl.data import Batch, Dataset, DatasetWriter
 from flowrl.plans import SQIL, DQfD
-from flowrl.trainer.run_info import read_results
+from flowrl.runs.run_info import read_results
 from tests.demonstrations import cartpole, mountain_car_episodes, pendulum, recorded
 from tests.plans.small import SMALL, make, without_clock
 

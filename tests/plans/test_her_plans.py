@@ -16,7 +16,7 @@ from flowrl.envs.goals import BitFlipping, bit_flipping
 from flowrl.errors import ConfigError, PlanError
 from flowrl.operators import NStep, ScaleRewards, StoreToReplay
 from flowrl.plans import HERDQN
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.goal_envs import BitFlip
 from tests.plans.small import make

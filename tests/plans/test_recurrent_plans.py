@@ -15,8 +15,8 @@ from flowrl.operators import ParallelRollouts, Replay, StoreToReplay, TrainOneSt
 from flowrl.operators.concurrency import Concurrently
 from flowrl.plans import PPO, R2D2
 from flowrl.rollout import evaluate
+from flowrl.runs.config import build_config
 from flowrl.testing import check_plan
-from flowrl.trainer.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.demonstrations import cartpole_episodes, recorded
 from tests.plans.small import SMALL, final, make

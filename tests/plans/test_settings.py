@@ -14,8 +14,8 @@ import pytest
 from flowrl.errors import ConfigError, DatasetError, PlanError
 from flowrl.plans import DQN
 from flowrl.policies import DQNPolicy
+from flowrl.runs.config import Configuration
 from flowrl.settings import construct
-from flowrl.trainer.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
 from flowrl.trainer.trainer import Trainer
 from tests.demonstrations import cartpole, fewer_of_pendulum, one_episode

@@ -19,8 +19,8 @@ from flowrl.networks.torch_rng import TorchStream
 from flowrl.plans import DQN
 from flowrl.policies import CategoricalHead, DQNPolicy, QuantileHead, ValueHead
 from flowrl.policies.dqn import best_action
+from flowrl.runs.config import build_config
 from flowrl.testing import same
-from flowrl.trainer.config import build_config
 from tests.scripted import transitions
 
 OBSERVATIONS = gymnasium.spaces.Box(-1, 1, (4,), np.float32)

@@ -20,7 +20,7 @@ from flowrl.networks.noisy import NoisyLinear
 from flowrl.plans import DQN, PPO
 from flowrl.policies import A2CPolicy, DQNPolicy, PPOPolicy, R2D2Policy, RandomPolicy, RecurrentPPOPolicy
 from flowrl.policies.policy import Policy
-from flowrl.trainer.config import Configuration, build_config
+from flowrl.runs.config import Configuration, build_config
 from flowrl.trainer.policy_factory import PolicyFactory
 
 OBS, ACTIONS = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(3)

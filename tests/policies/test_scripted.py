@@ -18,8 +18,8 @@ from flowrl.errors import ConfigError
 from flowrl.operators import ParallelRollouts, Record, StoreToReplay
 from flowrl.policies import DQNPolicy, RandomPolicy, ScriptedPolicy, linear_schedule
 from flowrl.rollout import RolloutWorker, WorkerSet, evaluate, scores
+from flowrl.runs.config import Configuration
 from flowrl.testing import same
-from flowrl.trainer.config import Configuration
 from flowrl.trainer.trained_policy import TrainedPolicy
 
 INF = np.inf

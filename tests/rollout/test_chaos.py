@@ -19,7 +19,7 @@ from flowrl.operators import ParallelRollouts
 from flowrl.policies import Policy, PPOPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.remote_groups import RemoteGroup
-from flowrl.trainer.config import build_config
+from flowrl.runs.config import build_config
 from flowrl.trainer.plan_file import load_plan_file
 from tests.chaos import Workers, results
 from tests.plans.small import SMALL

@@ -10,8 +10,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
 def test_its_commands_and_settings_exist() -> None:
     from flowrl.cli.main import cli
+    from flowrl.runs.config import Configuration
     from flowrl.settings import resumable
-    from flowrl.trainer.config import Configuration
 
     known = {name for option in cli.commands["run"].params for name in option.opts}
     text = PAGE.read_text()

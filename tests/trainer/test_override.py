@@ -225,7 +225,7 @@ def test_a_plan_that_must_go_wrong_is_refused_before_anything_starts() -> None:
 
 
 def test_a_config_that_is_none_is_refused_where_the_class_is_made() -> None:
-    with pytest.raises(ConfigError, match=r"must be a subclass of flowrl.trainer.config.Configuration"):
+    with pytest.raises(ConfigError, match=r"must be a subclass of flowrl.runs.config.Configuration"):
 
         class Foreign(DQN):
             Config = dict  # type: ignore[assignment]

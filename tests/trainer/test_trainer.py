@@ -19,9 +19,9 @@ from flowrl.data import ReplayActors, ReplayBuffer
 from flowrl.errors import ConfigError, PlanError, SchemaError
 from flowrl.operators import Evaluate, ParallelRollouts, StoreToReplay
 from flowrl.plans import DQN, PPO
+from flowrl.runs.config import build_config
 from flowrl.settings import setting
 from flowrl.testing import same
-from flowrl.trainer.config import build_config
 from flowrl.trainer.trained_policy import _rows
 from tests.broken_envs import Pairs
 from tests.plans import small as small_plans

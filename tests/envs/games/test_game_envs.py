@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from flowrl.cli.doctor import diagnose
 from flowrl.envs import make_env, make_manager
 from flowrl.envs.games import Game, make
 from flowrl.envs.games.seats import Of, SeatsEnv
 from flowrl.envs.masks import valid_sample
 from flowrl.errors import ConfigError
 from flowrl.plans import A2C
+from flowrl.tools.doctor import diagnose
 
 
 class Countdown(gymnasium.Env[Any, Any]):

@@ -11,10 +11,10 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
-from flowrl.cli.doctor import diagnose
 from flowrl.envs import make_manager
 from flowrl.envs.managers.supervisor import start_method
 from flowrl.errors import ConfigError
+from flowrl.tools.doctor import diagnose
 
 
 class Inherits(gymnasium.Env[Any, Any]):

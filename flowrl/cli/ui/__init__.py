@@ -1,5 +1,0 @@
-"""`flowrl ui`: a local page on runs, those that go on and those that have ended."""
-
-from flowrl.cli.ui.server import serve
-
-__all__ = ["serve"]
