@@ -23,7 +23,7 @@ from common import Pair, Row, compare, print_machine
 import flowrl.plans
 from flowrl.data import Batch, ReplayActors, ReplayBuffer
 from flowrl.engine.run import resources_of
-from flowrl.runs.kept import Session
+from flowrl.runs.kept import KeptRun
 
 PLANS = {"dqn": ("DQN", "CartPole-v1"), "apex_dqn": ("ApexDQN", "CartPole-v1"), "sac": ("SAC", "Pendulum-v1")}
 #: Env steps between two checkpoints, and before the buffer is filled.
@@ -54,17 +54,17 @@ def fill(buffer: ReplayBuffer) -> None:
 def measure(name: str, rows: int, checkpoints: int) -> list[Row]:
     """The pauses of a plan."""
     pauses: list[tuple[float, float]] = []  # by the clock, and of the processor
-    pause = Session._checkpoint
+    pause = KeptRun._checkpoint
 
-    def timed(session: Session, run: Any) -> None:
-        session._await_checkpoint()  # a run whose checkpoints are further apart than writing takes does not wait
+    def timed(kept: KeptRun) -> None:
+        kept._await_checkpoint()  # a run whose checkpoints are further apart than writing takes does not wait
         began, worked = clock(), thread_time()
-        pause(session, run)
+        pause(kept)
         pauses.append((1e3 * (clock() - began), 1e3 * (thread_time() - worked)))
 
     kind, env = PLANS[name]
     settings = {"buffer_size": rows, "replay_ratio": 0.01, "report_every": EVERY // 4, "learning_starts": 256}
-    Session._checkpoint = timed  # type: ignore[method-assign]
+    KeptRun._checkpoint = timed  # type: ignore[method-assign]
     try:
         with tempfile.TemporaryDirectory() as folder:
             made = getattr(flowrl.plans, kind)(
@@ -77,7 +77,7 @@ def measure(name: str, rows: int, checkpoints: int) -> list[Row]:
                 pauses.clear()
                 trainer.train(env_steps=(checkpoints + 2) * EVERY, progress=False)
     finally:
-        Session._checkpoint = pause  # type: ignore[method-assign]
+        KeptRun._checkpoint = pause  # type: ignore[method-assign]
     (first, _), later = pauses[0], np.array(pauses[1 : checkpoints + 1])
     print(
         f"{name}: the first pause {first:.0f} ms; in the later ones the thread worked {np.median(later[:, 1]):.1f} ms"

@@ -1,1 +1,1 @@
-"""The command line, and the runs that it starts."""
+"""The command line: a file for each command, or for a few that belong together."""

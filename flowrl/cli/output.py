@@ -66,7 +66,7 @@ def fill_closed() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def lasting(stream: TextIO | None, number: int) -> TextIO:
+def unclosable(stream: TextIO | None, number: int) -> TextIO:
     """The stream as one that lasts, or itself if it is no file; None is a stream that was closed at the start."""
     if stream is None:
         return LastingText(Lasting(number, "wb", closefd=False))
@@ -82,7 +82,7 @@ def lasting(stream: TextIO | None, number: int) -> TextIO:
     )
 
 
-def was_lost(stream: TextIO) -> bool:
+def lost_output(stream: TextIO) -> bool:
     """Whether a stream of `lasting` could not be written."""
     stream.flush()
     return isinstance(stream, LastingText) and stream.raw.lost is not None
@@ -100,17 +100,17 @@ def in_a_line(error: BaseException) -> str | None:
 
 
 def complain(error: Exception, *, whole: bool = False) -> None:
-    """Print why a run failed: see `told`."""
-    click.echo(printable(told(error, whole=whole)), err=True)
+    """Print why a run failed: see `message_of`."""
+    click.echo(printable(message_of(error, whole=whole)), err=True)
 
 
-def told(error: Exception, *, whole: bool = False) -> str:
+def message_of(error: Exception, *, whole: bool = False) -> str:
     """Why something failed, with the user's own lines of the traceback; with all of them if `whole`.
 
     A fault of an environment says where it was and what to do; nothing else is of interest then. An error that is none
     of flowrl's and has no line of the user's has its whole traceback.
     """
-    text, notes = "".join(traceback.format_exception(error)).rstrip(), told_notes(error)
+    text, notes = "".join(traceback.format_exception(error)).rstrip(), notes_text(error)
     if whole:
         return text
     if (words := in_a_line(error)) is not None:
@@ -128,7 +128,7 @@ def told(error: Exception, *, whole: bool = False) -> str:
     return "\n".join([first, *frames * bool(name or notes), *notes])
 
 
-def told_notes(error: BaseException) -> list[str]:
+def notes_text(error: BaseException) -> list[str]:
     """What was added to an error on its way, but for the tracebacks of workers; nothing to a fault, which says all."""
     notes = [] if isinstance(error, EnvFault) else notes_of(error)
     return [note.partition(":\nTraceback")[0] for note in notes]
@@ -142,3 +142,8 @@ _PLACES = (IN_ENV, "in operator ", "raised in ")
 def is_env_fault(error: Exception) -> bool:
     """Whether an environment failed, or gave what it should not."""
     return isinstance(error, EnvFault) or any(note.startswith(IN_ENV) for note in notes_of(error))
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text, part of which may come from a file of somebody else."""
+    click.echo(printable(text), err=err)

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +17,9 @@ from flowrl.settings import COUNT
 
 if TYPE_CHECKING:
     from flowrl.rollout.evaluation import Goal
+    from flowrl.runs.config import Configuration
+    from flowrl.runs.trust import Trust
+    from flowrl.trainer.plan_file import PlanFile
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -221,3 +225,55 @@ def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, Any]:
             raise ConfigError(f"{option} {text!r}: expected KEY=VALUE")
         pairs[key.strip()] = parse_value(value)
     return pairs
+
+
+def configured(
+    plan_file: PlanFile,
+    saved: dict[str, Any],
+    settings: tuple[str, ...],
+    env_args: tuple[str, ...],
+    wrappers: tuple[str, ...],
+    config_file: str | None,
+    trust: bool,
+    **options: Any,
+) -> Configuration:
+    """The configuration of a plan: its defaults, the values of an earlier run, then the file, --set, the options."""
+    from flowrl.runs.config import build_config, load_config_file
+    from flowrl.runs.trust import check_trust, code_in
+
+    values = {} if config_file is None else load_config_file(Path(config_file))
+    base = {**saved, **values}
+    chosen = pairs_of("--set", settings)
+    direct = {key: value for key, value in options.items() if value is not None}
+    if wrappers:
+        direct["wrappers"] = list(wrappers)
+    if twice := [key for key in direct if key in chosen and direct[key] != chosen[key]]:
+        raise ConfigError(
+            f"{twice[0]} is given twice, as {direct[twice[0]]!r} and by --set as {chosen[twice[0]]!r}: leave one out"
+        )
+    if env_args:
+        earlier = chosen.get("env_args", base.get("env_args", {}))
+        direct["env_args"] = {**(earlier if isinstance(earlier, dict) else {}), **pairs_of("--env-arg", env_args)}
+    replaced = {*chosen, *direct} - ({"env_args"} if env_args and "env_args" not in chosen else set())
+    code = code_in({key: value for key, value in values.items() if key not in replaced})
+    check_trust(config_file, code, trusted(trust))
+    try:
+        return build_config(plan_file.Config, base, chosen, direct)
+    except ConfigError as error:
+        if not values:
+            raise
+        build_config(plan_file.Config, saved, chosen, direct)  # raises if the error is not the file's
+        raise ConfigError(f"{config_file}: {error}") from error
+
+
+def trusted(trust: bool) -> Trust:
+    """Whether to run code that a file names: as --trust says, else as the user answers at a terminal."""
+
+    def asked(words: str) -> bool:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise ConfigError(f"{words}; if you trust it, add --trust")
+        click.confirm(f"{words}. Run it?", abort=True, err=True)
+        click.get_current_context().params["trust"] = True  # of each of --seeds, too
+        return True
+
+    return trust or asked

@@ -24,11 +24,11 @@ import click
 from flowrl.errors import ConfigError
 from flowrl.interrupts import die_with, handling
 from flowrl.runs.kept import EXIT_CODES
-from flowrl.runs.progress import duration, score_text
+from flowrl.runs.progress import duration
 from flowrl.runs.run_info import read_results
 from flowrl.saved import fits
 from flowrl.storage.files import read_json, write_json
-from flowrl.tools.statistics import CONFIDENCE, FEWEST_TRIMMED, interquartile_mean, interval
+from flowrl.tools.statistics import figure, middle, middle_text
 
 #: The common outcome is the first of these that any seed has.
 WORST_FIRST = ("interrupted", "failed", "budget", "goal", "done")
@@ -161,12 +161,10 @@ def begin(script: str | None) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    if script is not None:
+    if script is None:
+        runpy.run_module("flowrl", run_name="__main__")
+    else:
         runpy.run_path(script, run_name="__main__")
-        return
-    from flowrl.cli.main import main
-
-    main()
 
 
 class ChildProcesses:
@@ -253,32 +251,12 @@ def summarise(ended: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, A
     }
 
 
-def middle(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """The interquartile mean of the known values, with its interval; None if none is known.
-
-    >>> middle([1, 2, None])["mean"], middle([1, 2, 3, 4])["iqm"], middle([7])["low"]
-    (1.5, 2.5, None)
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    low, high = interval([known]) or (None, None)
-    name = "iqm" if len(known) >= FEWEST_TRIMMED else "mean"
-    return {
-        "runs": len(known),
-        name: float(interquartile_mean(known)),
-        "low": low,
-        "high": high,
-        "confidence": CONFIDENCE,
-    }
-
-
 def lines(summary: Mapping[str, Any]) -> list[str]:
     """The summary as text: a table of the seeds, then a line for each common figure."""
     rows = [["seed", "outcome", "env steps", "eval return", "seconds"]]
     for seed in summary["seeds"]:
         outcome = "not begun" if seed["exit_code"] is None else seed["outcome"]
-        figures = [_figure(seed["env_steps"], 0), _figure(seed["eval_return"], None), _figure(seed["seconds"], 1)]
+        figures = [figure(seed["env_steps"], 0), figure(seed["eval_return"], None), figure(seed["seconds"], 1)]
         rows.append([str(seed["seed"]), outcome, *figures])
     widths = [max(map(len, column)) for column in zip(*rows)]
     table = ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows]
@@ -298,25 +276,3 @@ _WORDS = {
     "failed": "failed",
     "interrupted": "interrupted",
 }
-
-
-def middle_text(figures: Mapping[str, Any], digits: int | None) -> str:
-    """The result of `middle` as text; `digits` as for `_figure`.
-
-    >>> middle_text(middle([1.0, 2.0]), 1), middle_text(middle([7.0]), 1)
-    ('mean 1.5, 95 % interval [1.0, 2.0] (2 runs)', 'mean 7.0 (1 run)')
-    """
-    name = "iqm" if "iqm" in figures else "mean"
-    runs = f"{figures['runs']} run" + ("s" if figures["runs"] > 1 else "")
-    text = f"{name.upper() if name == 'iqm' else name} {_figure(figures[name], digits)}"
-    if figures["low"] is None:
-        return f"{text} ({runs})"
-    bounds = f"[{_figure(figures['low'], digits)}, {_figure(figures['high'], digits)}]"
-    return f"{text}, {100 * figures['confidence']:g} % interval {bounds} ({runs})"
-
-
-def _figure(value: float | None, digits: int | None) -> str:
-    """A number with so many decimals; None: as many as a return needs, see `score_text`."""
-    if value is None:
-        return "-"
-    return score_text(value) if digits is None else f"{value:,.{digits}f}"

@@ -15,7 +15,7 @@ from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, Self, TextIO
 
 import attrs
 
@@ -24,7 +24,7 @@ from flowrl.errors import ConfigError
 from flowrl.runs.config import Configuration
 from flowrl.runs.run_info import BUILTIN, read_results
 from flowrl.runs.run_log import RunLog
-from flowrl.runs.sinks import Sink, check_sinks, open_sinks
+from flowrl.runs.sinks import Sink, check_sinks, open_sinks, sinks_in
 from flowrl.storage.files import LEFT, json_text, plain, read_file, write, write_json
 
 log = logging.getLogger("flowrl")
@@ -126,6 +126,12 @@ class RunDirectory:
         slug = re.sub(r"[^\w.-]+", "_", config.env or Path(config["data"]).name).strip("._")[:80] or "env"
         base = Path("runs") / f"{plan_file.name}-{slug}-{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
         return cls(_free(base), plan_file, text, sinks, named=False)
+
+    @classmethod
+    def of_earlier(cls, path: Path, plan_file: PlanSource, config: Configuration, sinks: Sequence[str] = ()) -> Self:
+        """The directory of a run that goes on, with the sinks that it has, and others."""
+        check_sinks(sinks)
+        return cls(path, plan_file, config_text(config), [*sinks_in(path), *sinks])
 
     def claim(self) -> None:
         """Create the directory of a new run and lock it; processes that chose the same name get separate ones.

@@ -1,4 +1,4 @@
-"""A run that is kept in a directory: pulled to its end, with results recorded and shown, and stopped cleanly."""
+"""A run that is kept in a directory: opened, pulled with its results recorded and shown, and stopped cleanly."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import math
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter as clock
-from typing import Any, SupportsInt
+from typing import Any, Self, SupportsInt
 
 import attrs
 import click
@@ -31,9 +31,9 @@ from flowrl.interrupts import Interrupts
 from flowrl.policies.protocols import HasWeights
 from flowrl.rollout import BaseWorkers, WorkerSet
 from flowrl.runs.config import Configuration
-from flowrl.runs.directory import JOURNAL, PROFILE, RunDirectory
+from flowrl.runs.directory import JOURNAL, PROFILE, RunDirectory, config_text
 from flowrl.runs.failed_item import keep_failed_item
-from flowrl.runs.plan_end import END, SITES, as_result, plan_hash
+from flowrl.runs.plan_end import END, ORIGINS, Origin, as_result, own_eval_every, plan_hash, with_ending
 from flowrl.runs.progress import CLOCKS, STOPPED, Budget, Progress, progress, summary
 from flowrl.runs.resume import EarlierRun, step_of
 from flowrl.runs.run_info import counts_of_budgets, described, in_words, read_results
@@ -62,49 +62,31 @@ _SESSION = {"last": dict[str, Any], "best": float | None, "confirmed": float | d
 EXIT_CODES = {"done": 0, "goal": 0, "failed": 1, "budget": 3, "interrupted": 130}
 
 
-def checkpointing(config: Configuration) -> dict[str, Any]:
-    """When a `Session` takes checkpoints and how many it keeps, as its arguments."""
-    by_time = config.checkpoint_seconds is not None
-    return {
-        "checkpoint_every": config.checkpoint_every or (None if by_time else config.eval_every or CHECKPOINT_EVERY),
-        "checkpoint_seconds": config.checkpoint_seconds,
-        "checkpoint_keep": config.checkpoint_keep,
-    }
-
-
 @attrs.define(kw_only=True)
-class Session:
-    """Runs a plan whose items are result dicts in a run directory, with a checkpoint every `checkpoint_every` steps.
+class KeptRun:
+    """A run whose items are result dicts, kept in a directory: `open` is the one way in which it begins or goes on.
 
-    The command line calls `run`. A `Trainer` calls `begin`, `pull` as often as it trains, and `end`.
+    The command line then calls `to_end`; a `Trainer` calls `pull` as often as it trains, and `end`.
 
-    A checkpoint is also due `checkpoint_seconds` after the last one; None: never. The newest `checkpoint_keep` stay.
-
-    `counter` is the clock of the budget and of `checkpoint_every`; `about` are further entries of run.json; `owner` has
-    the policy that is saved; `complain` prints an error; `way_on` says how to resume a directory; `earlier` is the run
-    to resume, None for a new one; `forked` are the settings that differ from its, see
-    `flowrl.runs.run_info.Changes`.
+    `plan` has an end that evaluates, see `with_ending`; `forked` are the settings that differ from those of the
+    `earlier` run, see `flowrl.runs.run_info.Changes`; `about` are further entries of run.json.
     """
 
+    run: Run
     plan: Plan
-    seed: int
+    workers: BaseWorkers  #: with the policy that is saved
+    config: Configuration
     title: str
     directory: RunDirectory
     budget: Budget
-    owner: BaseWorkers
-    complain: Callable[[Exception], None] | None = None
-    way_on: Callable[[str], str] = "flowrl run --resume {}".format
-    checkpoint_every: int | None = CHECKPOINT_EVERY
-    checkpoint_seconds: float | None = None
-    checkpoint_keep: int = 3
-    earlier: EarlierRun | None = None
-    counter: str = "env_steps"
-    about: Mapping[str, Any] = attrs.field(factory=dict)
+    origin: Origin
+    earlier: EarlierRun | None = None  #: which it resumes; None for a new one
     forked: Mapping[str, Any] = attrs.field(factory=dict)
-    journal: Recording | None = None  #: of what the run decides
-    first_lines: list[str] = attrs.field(factory=list)  #: to show when it has begun
+    about: Mapping[str, Any] = attrs.field(factory=dict)
+    complain: Callable[[Exception], None] | None = None  #: prints an error
     span: float | None = None  #: seconds after which the first result ends it, for a profile
     trace: Path | None = None  #: the file of a trace of it
+    journal: Recording | None = None  #: of what the run decides
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
     evaluation: Mapping[str, Any] = attrs.field(factory=dict, init=False)  #: entries of the newest one
@@ -127,7 +109,7 @@ class Session:
     _journal: JournalFile | None = attrs.field(default=None, init=False)
 
     @classmethod
-    def of(
+    def open(
         cls,
         plan: Plan,
         workers: BaseWorkers,
@@ -135,43 +117,64 @@ class Session:
         title: str,
         directory: RunDirectory,
         budget: Budget,
+        *,
+        origin: Origin,
+        command: Sequence[str],
+        about: Mapping[str, Any],
+        earlier: EarlierRun | None = None,
+        watch: Callable[[Plan], Plan] = lambda plan: plan,
+        show: Callable[[str], object] = lambda _: None,
         **more: Any,
-    ) -> Session:
-        """The session of a plan with these workers and this configuration."""
-        return cls(
-            plan=plan,
-            seed=config.seed,
-            title=title,
-            directory=directory,
-            budget=budget,
-            owner=workers,
-            **checkpointing(config),
-            counter=config.clock,
-            about=workers.about(),
-            journal=Recording() if config.journal else None,
-            **more,
-        )
+    ) -> Self:
+        """Open a run of a plan in a directory: create its files, or restore the state of the earlier run.
 
-    def open(self) -> Run:
-        """Open a run of the plan. Raises: ConfigError: its journal cannot be read."""
-        file = self.directory.path / JOURNAL
-        goes_on = self.journal is not None and self.earlier is not None and self.earlier.has_checkpoint
-        if goes_on and not is_current(file):  # no later part of it can be followed without the first one
-            log.warning("%s has another version of the format: the run goes on, and notes nothing more in it", file)
-            self.journal = None
-        return self.plan.run(seed=self.seed, decisions=self.journal)
-
-    def run(self, command: list[str], *, quiet: bool = False) -> int:
-        """Run to the end and return the exit code.
+        Args:
+            plan: The algorithm alone; evaluation, the confirmation of a goal and what ends the run are added.
+            command: What started it, for run.json.
+            watch: Adds what changes no result, such as taps, to the plan with its end.
+            show: Prints a line of how it begins.
+            more: Further attributes.
 
         Raises:
-            FlowError: the plan cannot be opened, or the state of the earlier run does not fit; nothing was written.
+            FlowError: the plan has a problem, the directory is in use, or the state of the earlier run does not fit;
+                nothing was written.
         """
+        config = attrs.evolve(config, eval_every=own_eval_every(plan, workers, config, budget))
+        directory.config_text = config_text(config)
+        with ExitStack() as undo:
+            undo.callback(directory.close)
+            directory.claim() if earlier is None else directory.lock()
+            stops = attrs.asdict(budget) if origin.ends else {"goal": budget.goal}
+            plan = with_ending(plan, workers, config, origin.site, save=directory.path / "policy.pt", **stops)
+            plan.check()
+            plan = watch(plan)
+            journal = _journal_of(config, directory, earlier)
+            run = plan.run(seed=config.seed, decisions=journal)
+            undo.callback(run.close)
+            kept = cls(
+                run=run,
+                plan=plan,
+                workers=workers,
+                config=config,
+                title=title,
+                directory=directory,
+                budget=budget,
+                origin=origin,
+                about={**workers.about(), **about, "plan_hash": plan_hash(plan)},
+                earlier=earlier,
+                journal=journal,
+                **more,
+            )
+            kept._begin(command, show)
+            undo.pop_all()
+        return kept
+
+    def to_end(self, *, quiet: bool = False) -> int:
+        """Run to the end and return the exit code."""
         try:
-            with self.open() as run, Interrupts(run) as interrupts:
-                self.begin(run, command, quiet=quiet)
-                trace = None if self.trace is None else Trace(run)
-                outcome = self.pull(run, interrupts, None if self.span is None else self._spent, quiet=quiet)
+            with self.run, Interrupts(self.run) as interrupts:
+                trace = None if self.trace is None else Trace(self.run)
+                outcome = self.pull(interrupts, None if self.span is None else self._spent, quiet=quiet)
                 if trace is not None and self.trace is not None:
                     self._write_trace(trace, self.trace)
         finally:
@@ -181,7 +184,6 @@ class Session:
 
     def pull(
         self,
-        run: Run,
         interrupts: Interrupts,
         reached: Callable[[Mapping[str, Any]], bool] | None = None,
         *,
@@ -193,12 +195,12 @@ class Session:
         Afterwards the directory is complete and closed; unless `final`, only if the run failed or was interrupted.
         Returns the outcome; `error` is what made it fail, and `ended` is whether the plan ended or was interrupted.
         """
-        run.context.bounds.update(self.budget.counts(self.counter))
+        self.run.context.bounds.update(self.budget.counts(self.config.clock))
         self.directory.reopen(attrs.asdict(self.budget), self._results)
         self.error, hard, self.ended, self._overdue = None, False, False, False
         live = not any(is_breakpoint(node) for node in graph(self.plan))  # a prompt needs the terminal
-        earlier = run.context.watch.seconds
-        self._profiler, self._begun = self._profiler or Profiler(run, self.counter), clock()
+        earlier = self.run.context.watch.seconds
+        self._profiler, self._begun = self._profiler or Profiler(self.run, self.config.clock), clock()
         try:
             shown = progress(
                 self.title,
@@ -206,25 +208,25 @@ class Session:
                 quiet=quiet,
                 live=live,
                 earlier=earlier,
-                counter=self.counter,
+                counter=self.config.clock,
                 plan=self.plan,
             )
-            with shown as display, self._time_limit(run), self._watched(run, display):
-                for result in run:
+            with shown as display, self._time_limit(), self._watched(display):
+                for result in self.run:
                     self._profiler.count_result()
                     self._take(result)
                     display.report(self.last)
                     # At the end, save before the plan closes: then it may go on with a larger budget.
-                    if run.ending or self._is_due(run):
-                        self._checkpoint(run)
+                    if self.run.ending or self._is_due():
+                        self._checkpoint()
                     if reached is not None and reached(self.last):
                         break
                 else:
                     self.ended = True
             if not (final or self.ended or interrupts.asked):
                 return "done"
-            if not self._whole or run.interrupted:
-                self._checkpoint(run)
+            if not self._whole or self.run.interrupted:
+                self._checkpoint()
             self._save_policy()
         except KeyboardInterrupt:  # the second signal: files are complete, the rest is dropped
             hard = True
@@ -232,20 +234,20 @@ class Session:
             self.error = error
             self._await_checkpoint()
             self._keep_batches(error)
-            self._keep_item(run, error)
+            self._keep_item(error)
             if self.complain is not None:
                 self.complain(error)
             self._keep_policy()
-        outcome = self._outcome(hard or interrupts.asked or (run.interrupted and not self._overdue))
-        return self._finish(run, outcome)
+        outcome = self._outcome(hard or interrupts.asked or (self.run.interrupted and not self._overdue))
+        return self._finish(outcome)
 
-    def end(self, run: Run) -> None:
+    def end(self) -> None:
         """Complete and close the directory of a run that is pulled no further."""
         if not self._complete:
             if not self._whole:
-                self._checkpoint(run)
+                self._checkpoint()
             self._save_policy()
-            self._finish(run, self._outcome(False))
+            self._finish(self._outcome(False))
         self._close()
         if self.directory.log is not None:
             self.directory.log.close()
@@ -256,37 +258,37 @@ class Session:
         if self._journal is not None:
             self._journal.close()
 
-    def _finish(self, run: Run, outcome: str) -> str:
+    def _finish(self, outcome: str) -> str:
         """Write how the run went, and close the directory."""
         self._await_checkpoint()
         self._complete = True
-        watch = run.context.watch
+        watch = self.run.context.watch
         early = outcome in STOPPED  # the last result is then older than the end
-        last = {**self.last, self.counter: self._steps(run)} if early else self.last
+        last = {**self.last, self.config.clock: self._steps()} if early else self.last
         try:
             if self.journal is not None and self.error is None:
                 self.journal.end()
             self._write_journal()
-            self.directory.finish(self._summary(outcome, watch), run.explain(), self._profile().values())
+            self.directory.finish(self._summary(outcome, watch), self.run.explain(), self._profile().values())
         except ConfigError as error:
             self.error, outcome = error, "failed"
             if self.complain is not None:
                 self.complain(error)
         scores, place = (self.best, self.confirmed.get("confirmed_return")), self.directory.path
-        words = summary(outcome, last, *scores, watch.seconds, place, self.counter, watch.evaluation)
+        words = summary(outcome, last, *scores, watch.seconds, place, self.config.clock, watch.evaluation)
         self.words = words + self._way_on(outcome)
         return outcome
 
     @contextmanager
-    def _time_limit(self, run: Run) -> Iterator[None]:
+    def _time_limit(self) -> Iterator[None]:
         """End a run that has no result when `--stop-seconds` are over: a worker may hang."""
 
         def end() -> None:
             self._overdue = True
             log.warning("no result since %g s were over: the run ends without", self.span or self.budget.seconds)
-            run.interrupt()
+            self.run.interrupt()
 
-        bounds = [] if self.budget.seconds is None else [self.budget.seconds - run.context.watch.seconds]
+        bounds = [] if self.budget.seconds is None else [self.budget.seconds - self.run.context.watch.seconds]
         bounds += [] if self.span is None else [self.span]
         if not bounds:
             yield
@@ -301,53 +303,44 @@ class Session:
             timer.cancel()
             timer.join()
 
-    def begin(self, run: Run, command: list[str], *, quiet: bool = False) -> None:
-        """Create the directory of a run, or restore the state of the earlier one.
-
-        Raises:
-            FlowError: the state of the earlier run does not fit; nothing was written.
-        """
+    def _begin(self, command: Sequence[str], show: Callable[[str], object]) -> None:
+        """Create the files of a new run, or restore the state of the earlier one."""
+        about, clock_, directory = dict(self.about), self.config.clock, self.directory
         stop, explained = attrs.asdict(self.budget), self.plan.explain()
-        self.about = {**self.about, "plan_hash": plan_hash(self.plan)}
         if self.earlier is None:
-            self.directory.create(explained, command, stop, more=self.about)
+            directory.create(explained, command, stop, more=about)
         else:
             if begun := self.earlier.has_checkpoint:
-                self._load(run, self.earlier.checkpoint)
+                self._load(self.earlier.checkpoint)
                 self._whole = True
-            about, earlier = dict(self.about), self.earlier.about
-            run.context.bounds.update(counts_of_budgets(earlier, self.counter))
-            if again := self._made_again(run):
+            self.run.context.bounds.update(counts_of_budgets(self.earlier.about, clock_))
+            if again := self._made_again():
                 about["again"] = again
             if self.forked:
-                about["fork"] = {self.counter: self._steps(run), "settings": self.forked}
-            self.directory.create(explained, command, stop, more=about, earlier=earlier, results=self._results)
-            if not quiet:
-                at = f"resumed at {self._steps(run):,} {CLOCKS[self.counter]}" + self._cut(run)
-                at += f", with {in_words(self.forked)}" if self.forked else ""
-                at += f"; {again:,} later ones are made again" if again else ""
-                click.echo(at if begun else "no checkpoint yet: beginning anew")
-        if not quiet:
-            for line in self.first_lines:
-                click.echo(line)
-        self.plan.draw(self.directory.path / "plan.svg")
+                about["fork"] = {clock_: self._steps(), "settings": self.forked}
+            directory.create(explained, command, stop, more=about, earlier=self.earlier.about, results=self._results)
+            at = f"resumed at {self._steps():,} {CLOCKS[clock_]}" + self._cut()
+            at += f", with {in_words(self.forked)}" if self.forked else ""
+            at += f"; {again:,} later ones are made again" if again else ""
+            show(at if begun else "no checkpoint yet: beginning anew")
+        self.plan.draw(directory.path / "plan.svg")
         if self.journal is not None:
-            header = {"plan": self.about["plan_hash"], "seed": self.seed}
-            self._journal = JournalFile(self.directory.path / JOURNAL, header, self._journaled)
+            header = {"plan": about["plan_hash"], "seed": self.config.seed}
+            self._journal = JournalFile(directory.path / JOURNAL, header, self._journaled)
         # A run without a checkpoint takes one at its first result: from then on a kill leaves a policy and a state.
         if self._whole:
-            self._set_due(run)
+            self._set_due()
         self._saved = clock()
 
-    def _made_again(self, run: Run) -> int:
+    def _made_again(self) -> int:
         """The steps of the earlier run's last result since the checkpoint."""
         assert self.earlier is not None
         if not (self.earlier.path / "metrics.jsonl").exists():
             return 0
         results = read_results(self.earlier.path)
-        return max(0, int(results[-1].get(self.counter, 0)) - self._steps(run)) if results else 0
+        return max(0, int(results[-1].get(self.config.clock, 0)) - self._steps()) if results else 0
 
-    def _load(self, run: Run, chosen: Path | None) -> None:
+    def _load(self, chosen: Path | None) -> None:
         """Load the state of a checkpoint."""
         try:
             # A run's own checkpoint is as trustworthy as the plan file beside it, which runs too.
@@ -366,19 +359,19 @@ class Session:
             )
         except CheckpointError as error:
             raise CheckpointError(f"{error}{self._offer(chosen)}") from error
-        fresh = run.state_dict()["operators"]
-        for path in self._added(run) - operators.keys():  # of an option that is new
+        fresh = self.run.state_dict()["operators"]
+        for path in self._added() - operators.keys():  # of an option that is new
             operators[path] = fresh[path]
         for path in [path for path in operators.keys() - fresh.keys() if END.fullmatch(path)]:  # of one that is gone
             del operators[path]
         if self.journal is not None:
             self.journal.begin(loads)
             self._journaled = journaled
-        run.load_state_dict(state)
+        self.run.load_state_dict(state)
         if not isinstance(confirmed, dict):  # of an earlier version
             confirmed = {} if confirmed is None else {"confirmed_return": confirmed}
         self.last, self.best, self.confirmed, self.evaluation = last, best, confirmed, evaluation
-        self._results, watch = results, run.context.watch
+        self._results, watch = results, self.run.context.watch
         watch.earlier_training, watch.earlier_evaluation = seconds, evaluated
         with self.directory.writing():
             self._checkpoints.rewind(chosen or self._checkpoints.paths()[-1])
@@ -392,27 +385,27 @@ class Session:
     def _offer(self, chosen: Path | None) -> str:
         latest = chosen or self._checkpoints.latest()
         before = None if latest is None else self._checkpoints.before(latest)
-        return "" if before is None else f"; to go on from there: {self.way_on(shlex.quote(str(before)))}"
+        return "" if before is None else f"; to go on from there: {self.origin.way_on(before)}"
 
-    @staticmethod
-    def _added(run: Run) -> set[str]:
+    def _added(self) -> set[str]:
         """Paths of the stateful operators that options of the command added to the plan."""
-        return {run.paths[id(n)] for n in graph(run.plan) if n.site.startswith(SITES) and state_fields(n.op)}
+        run = self.run
+        return {run.paths[id(n)] for n in graph(run.plan) if n.site.startswith(ORIGINS) and state_fields(n.op)}
 
-    @staticmethod
-    def _cut(run: Run) -> str:
-        cut = sum(each.lost.get("cut_episodes", 0) for each in run.resources.values() if isinstance(each, WorkerSet))
+    def _cut(self) -> str:
+        sets = [each for each in self.run.resources.values() if isinstance(each, WorkerSet)]
+        cut = sum(each.lost.get("cut_episodes", 0) for each in sets)
         return f"; {cut} episodes that could not be saved were cut" if cut else ""
 
-    def _checkpoint(self, run: Run) -> None:
+    def _checkpoint(self) -> None:
         """Save everything: the state is copied, and written while the run goes on (D12); the first one is waited for.
 
         If that fails, the run goes on, and the earlier checkpoints remain.
         """
         self._await_checkpoint()
         self._whole = True
-        self._set_due(run)
-        step = self._steps(run)
+        self._set_due()
+        run, step = self.run, self._steps()
         try:
             self.directory.flush()
             state = run.state_dict()
@@ -428,7 +421,7 @@ class Session:
                 "journal": self._end_journal_part(),
             }
             about = {"plan": self.title, "operators": sorted(run.paths.values()), "counters": dict(run.counters)}
-            about["policy"] = described(run, self.owner)
+            about["policy"] = described(run, self.workers)
             state["session"] = session
         except Exception as error:
             self._without_checkpoint(step, error)
@@ -489,7 +482,7 @@ class Session:
         return self._profiler.profile()
 
     @contextmanager
-    def _watched(self, run: Run, display: Progress) -> Iterator[None]:
+    def _watched(self, display: Progress) -> Iterator[None]:
         """Write and show where the time goes and what the run waits for, about every second while it goes."""
 
         def look(_: Run) -> float:
@@ -504,43 +497,47 @@ class Session:
                 return math.inf
             return max(LOOK_SECONDS, (clock() - began) / LOOK_SHARE)
 
-        run.watch(look)
+        self.run.watch(look)
         try:
             yield
         finally:
-            run.watch(None)
+            self.run.watch(None)
 
     @property
     def save(self) -> Callable[[Path], None] | None:
         """Writes the policy to a path; None for a policy without weights."""
-        return self.owner.save_policy if isinstance(self.owner.policy, HasWeights) else None
+        return self.workers.save_policy if isinstance(self.workers.policy, HasWeights) else None
 
     @property
     def _checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.directory.path / "checkpoints", self.checkpoint_keep)
+        return Checkpoints(self.directory.path / "checkpoints", self.config.checkpoint_keep)
 
     @property
     def _policy(self) -> Path:
         return self.directory.path / "policy.pt"
 
-    def _steps(self, run: Run) -> int:
-        reported = self.last.get(self.counter)
-        return max(run.counters.get(self.counter, 0), int(reported) if isinstance(reported, SupportsInt) else 0)
+    def _steps(self) -> int:
+        counter = self.config.clock
+        reported = self.last.get(counter)
+        return max(self.run.counters.get(counter, 0), int(reported) if isinstance(reported, SupportsInt) else 0)
 
-    def _is_due(self, run: Run) -> bool:
-        late = self.checkpoint_seconds is not None and clock() - self._saved >= self.checkpoint_seconds
-        early = not self._steps(run) and run.counters.get("updates", 0) >= self._due_offline
-        return late or early or self._steps(run) >= self._due
+    def _is_due(self) -> bool:
+        seconds = self.config.checkpoint_seconds
+        late = seconds is not None and clock() - self._saved >= seconds
+        early = not self._steps() and self.run.counters.get("updates", 0) >= self._due_offline
+        return late or early or self._steps() >= self._due
 
-    def _set_due(self, run: Run) -> None:
+    def _set_due(self) -> None:
         """Set when the next checkpoint is due: in steps, and in updates as long as there are none."""
-        every = math.inf if self.checkpoint_every is None else self.checkpoint_every
-        self._due = (self._steps(run) // every + 1) * every
-        self._due_offline = (run.counters.get("updates", 0) // every + 1) * every
+        config = self.config
+        by_time = config.checkpoint_seconds is not None
+        every = config.checkpoint_every or (math.inf if by_time else config.eval_every or CHECKPOINT_EVERY)
+        self._due = (self._steps() // every + 1) * every
+        self._due_offline = (self.run.counters.get("updates", 0) // every + 1) * every
 
     def _take(self, item: Any) -> None:
         plan = self.plan
-        while plan.site.startswith(SITES) and plan.inputs:  # operators of options pass items on
+        while plan.site.startswith(ORIGINS) and plan.inputs:  # operators of options pass items on
             plan = plan.inputs[0]
         self.last = result = as_result(item, plan)
         self.directory.record(result)
@@ -581,10 +578,10 @@ class Session:
         except CheckpointError as failed:
             log.warning("the rows could not be saved: %s", failed)
 
-    def _keep_item(self, run: Run, error: Exception) -> None:
+    def _keep_item(self, error: Exception) -> None:
         """Try to save the item at which an operator failed."""
         try:
-            kept = keep_failed_item(run, error, self.directory.path)
+            kept = keep_failed_item(self.run, error, self.directory.path)
             if kept and not any(note.startswith("in environment ") for note in notes_of(error)):  # has its own way out
                 error.add_note(f"to run it again: flowrl replay-item {shlex.quote(str(self.directory.path))}")
         except Exception as failed:  # nothing may hide the error of the run
@@ -603,7 +600,7 @@ class Session:
         latest = self._checkpoints.latest()
         if outcome not in STOPPED or latest is None:
             return ""
-        return f"; to go on from step {step_of(latest):,}: {self.way_on(shlex.quote(str(self.directory.path)))}"
+        return f"; to go on from step {step_of(latest):,}: {self.origin.way_on(self.directory.path)}"
 
     def _outcome(self, interrupted: bool) -> str:
         if self.error is not None:
@@ -616,7 +613,7 @@ class Session:
         return "done" if self.budget.goal is None else "budget"
 
     def _summary(self, outcome: str, watch: Stopwatch) -> dict[str, Any]:
-        policy = self.owner.policy
+        policy = self.workers.policy
         values = {
             "outcome": outcome,
             "exit_code": EXIT_CODES[outcome],
@@ -632,3 +629,15 @@ class Session:
         if self.error is not None:
             values["error"] = "\n".join([f"{type(self.error).__name__}: {self.error}", *notes_of(self.error)])
         return values
+
+
+def _journal_of(config: Configuration, directory: RunDirectory, earlier: EarlierRun | None) -> Recording | None:
+    """The journal of a run, if it has one. Raises: ConfigError: that of the earlier run cannot be read."""
+    if not config.journal:
+        return None
+    file = directory.path / JOURNAL
+    if earlier is None or not earlier.has_checkpoint or is_current(file):
+        return Recording()
+    # No later part of it can be followed without the first one.
+    log.warning("%s has another version of the format: the run goes on, and notes nothing more in it", file)
+    return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +23,27 @@ if TYPE_CHECKING:
     from flowrl.rollout.evaluation import Goal
     from flowrl.runs.progress import Budget
 
-#: What `with_end` is told to be the origin of operators, in the command line and in a Trainer.
-SITES = ("flowrl run", "Trainer(out=")
-#: Paths of operators that it appends, and that keep a state.
+
+@attrs.frozen
+class Origin:
+    """Who keeps a run: what messages name as the origin of the operators at its end, and how to go on with it."""
+
+    site: str
+    ends: bool  #: whether budgets end the plan; a Trainer only pulls it no further
+    way_on: Callable[[Path], str]
+
+
+COMMAND = Origin("flowrl run", True, lambda run: f"flowrl run --resume {shlex.quote(str(run))}")
+TRAINER = Origin("Trainer(out=...)", False, lambda run: f"flowrl.resume({str(run)!r})")
+ORIGINS = COMMAND.site, TRAINER.site
+#: Paths of operators that `with_ending` appends, and that keep a state.
 END = re.compile(r"(Evaluate|Confirm|StopWhen)(-\d+)?")
 
 #: Env steps between evaluations if neither the configuration nor a budget in steps determines them.
 EVAL_EVERY = 2_500
 
 
-def with_end(
+def with_ending(
     plan: Plan,
     workers: BaseWorkers,
     config: Configuration,
@@ -84,10 +96,10 @@ def with_end(
 def plan_hash(plan: Plan) -> str:
     """A hash of what an algorithm consists of: the operators by path and kind, and how they are joined.
 
-    Not of taps, nor of the end that `with_end` appends, which change nothing before them.
+    Not of taps, nor of the end that `with_ending` appends, which change nothing before them.
     """
     by_id = paths(plan)
-    ends = {id(node) for node in graph(plan) if node.site.startswith(SITES) and END.fullmatch(by_id[id(node)])}
+    ends = {id(node) for node in graph(plan) if node.site.startswith(ORIGINS) and END.fullmatch(by_id[id(node)])}
     lines = [
         f"{by_id[id(node)]} {node.kind} {[by_id[id(emits(each))] for each in node.inputs]}"
         for node in graph(plan)
@@ -128,6 +140,27 @@ def eval_every_of(config: Configuration, budget: Budget) -> int | None:
     if budget.goal is not None and budget.steps is not None and every is not None and every > budget.steps:
         raise ConfigError(f"eval_every={every} exceeds --stop-steps {budget.steps}: the goal would never be tested")
     return every
+
+
+def own_eval_every(plan: Plan, workers: BaseWorkers, config: Configuration, budget: Budget) -> int | None:
+    """As `eval_every_of`, but None where the plan evaluates itself, and where nobody asked and nothing can be made."""
+    from flowrl.operators import Evaluate
+
+    every = eval_every_of(config, budget)
+    if every is None or budget.goal is not None:
+        return every
+    if any(isinstance(node.op, Evaluate) for node in graph(plan)):
+        return None
+    return None if config.eval_every is None and workers.evaluation_env.is_one_object else every
+
+
+def for_budget(config: Configuration, budget: Budget) -> Configuration:
+    """The configuration of a plan that is yet to be built: when it evaluates, and reports often enough for that."""
+    every = eval_every_of(config, budget)
+    bounds = [bound for bound in (every, budget.steps) if bound]
+    reports = config.to_dict().get("report_every")
+    more: dict[str, Any] = {"report_every": min([reports, *bounds])} if isinstance(reports, int) else {}
+    return attrs.evolve(config, eval_every=every, **more)
 
 
 def as_result(item: Any, plan: Plan) -> Mapping[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import attrs
 
-from flowrl.cli.seeds import middle, middle_text
 from flowrl.engine.seeds import SeedTree
 from flowrl.envs import Environments
 from flowrl.errors import CheckpointError, ConfigError
@@ -20,6 +19,7 @@ from flowrl.runs.init_from import one_of_several
 from flowrl.runs.trust import Trust
 from flowrl.tools.curves import RunRecord, find_runs, grouped, is_run
 from flowrl.tools.plot import check_plot, plot_payoffs
+from flowrl.tools.statistics import middle, middle_text
 from flowrl.trainer.loading import load
 from flowrl.trainer.players import scripted
 

@@ -33,7 +33,7 @@ from flowrl.runs.config import Configuration
 from flowrl.runs.failed_item import FOLDER, described
 from flowrl.saved import Saved
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint, verify_checkpoint
-from flowrl.tools.reopen import rebuilt
+from flowrl.tools.reopen import reopened
 
 
 def debugged(plan: Plan) -> Plan:
@@ -178,7 +178,7 @@ class FailedItem:
 
         Raises: ConfigError, PlanError: the plan cannot be built any more.
         """
-        with rebuilt(self.run, plan, _in_one_process) as again:
+        with reopened(self.run, plan, _in_one_process) as again:
             complete = debugged(again.plan) if self.about.get("debug", bool) else again.plan
             with complete.run(seed=again.config.seed) as run:
                 run.context.bounds.update(again.bounds)

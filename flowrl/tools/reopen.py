@@ -14,7 +14,7 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.rollout import BaseWorkers
 from flowrl.runs.config import Configuration, build_config, load_config_file
-from flowrl.runs.plan_end import with_end
+from flowrl.runs.plan_end import COMMAND, with_ending
 from flowrl.runs.progress import Budget
 from flowrl.runs.run_info import BUILTIN, counts_of_budgets, plan_text, read_about
 from flowrl.tools.inserts import inserted
@@ -23,7 +23,7 @@ from flowrl.trainer.plan_file import load_plan_file
 log = logging.getLogger("flowrl")
 
 
-class Rebuilt(NamedTuple):
+class Reopened(NamedTuple):
     """A plan with the end that `flowrl run` gives it, its workers and its configuration; and the run.json.
 
     `bounds` are the counts that its budgets had, each of which a result followed: see `Context.bounds`.
@@ -37,9 +37,9 @@ class Rebuilt(NamedTuple):
 
 
 @contextmanager
-def rebuilt(
+def reopened(
     run: Path, plan: str | None, change: Callable[[Configuration], Configuration], **bounds: Any
-) -> Iterator[Rebuilt]:
+) -> Iterator[Reopened]:
     """Build the plan of a run directory again.
 
     Args:
@@ -56,8 +56,8 @@ def rebuilt(
     with workers, tempfile.TemporaryDirectory() as elsewhere:
         built = inserted(built, [*map(str, about.get("inserts", ()))])
         stop = attrs.asdict(Budget(**{**about.get("stop", {}), **bounds}))
-        complete = with_end(built, workers, config, "flowrl run", save=Path(elsewhere) / "policy.pt", **stop)
-        yield Rebuilt(complete, workers, config, about, counts_of_budgets(about, config.clock))
+        complete = with_ending(built, workers, config, COMMAND.site, save=Path(elsewhere) / "policy.pt", **stop)
+        yield Reopened(complete, workers, config, about, counts_of_budgets(about, config.clock))
 
 
 def _plan(run: Path, about: Mapping[str, Any]) -> Path:

@@ -31,7 +31,7 @@ from flowrl.runs.run_info import forks_in, read_about, read_results
 from flowrl.storage.files import plain, read_json
 from flowrl.storage.fingerprint import fingerprint
 from flowrl.storage.journal import StoredJournal
-from flowrl.tools.reopen import Rebuilt, rebuilt
+from flowrl.tools.reopen import Reopened, reopened
 
 #: The share by which `flowrl verify` lets returns differ on another processor or with other versions.
 TOLERANCE = 0.05
@@ -135,7 +135,7 @@ class Again:
 
     def run(self, plan: str | None = None, to: str | None = None, breaks: tuple[str, ...] = ()) -> None:
         """Run the plan again, up to the end of the journal or of the results."""
-        with rebuilt(self.path, plan, in_this_process, seconds=None) as again:
+        with reopened(self.path, plan, in_this_process, seconds=None) as again:
             if (known := self.about.get("plan_hash")) not in (None, plan_hash(again.plan)):
                 what = "the run" if self.replay is None else "the journal"
                 raise ConfigError(
@@ -153,7 +153,7 @@ class Again:
                 run.context.bounds.update(again.bounds)
                 self._follow(run, again, stop)
 
-    def _follow(self, run: Run, again: Rebuilt, stop: Stop) -> None:
+    def _follow(self, run: Run, again: Reopened, stop: Stop) -> None:
         try:
             for result in run:
                 self._compare(_line(result))
@@ -190,7 +190,7 @@ class Again:
             words = ", ".join(f"{key} is {now.get(key)!r} and was {then.get(key)!r}" for key in keys[:3])
             self.differs = f"differs in result {self.reached}: {words}"
 
-    def _compare_end(self, again: Rebuilt) -> None:
+    def _compare_end(self, again: Reopened) -> None:
         if self.replay is not None and not self.replay.whole:
             return  # the results that came after its last whole entry are unknown to it
         if self.reached < len(self.results):

@@ -7,10 +7,12 @@ same statistics on top of 27 packages; the tests hold its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from flowrl.runs.progress import score_text
 
 #: The smallest number of scores of which the interquartile mean drops any; below, it is the mean.
 FEWEST_TRIMMED = 4
@@ -173,3 +175,45 @@ def tolerance_interval(
     covered = beta.ppf(1 - confidence, n + 1 - 2 * cuts, 2 * cuts)
     cut = max(1, int((covered >= coverage).sum()))  # the share falls with c
     return Tolerance(float(ordered[cut - 1]), float(ordered[-cut]), float(covered[cut - 1]))
+
+
+def middle(values: Sequence[float | None]) -> dict[str, Any] | None:
+    """The interquartile mean of the known values, with its interval; None if none is known.
+
+    >>> middle([1, 2, None])["mean"], middle([1, 2, 3, 4])["iqm"], middle([7])["low"]
+    (1.5, 2.5, None)
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    low, high = interval([known]) or (None, None)
+    name = "iqm" if len(known) >= FEWEST_TRIMMED else "mean"
+    return {
+        "runs": len(known),
+        name: float(interquartile_mean(known)),
+        "low": low,
+        "high": high,
+        "confidence": CONFIDENCE,
+    }
+
+
+def middle_text(figures: Mapping[str, Any], digits: int | None) -> str:
+    """The result of `middle` as text; `digits` as for `figure`.
+
+    >>> middle_text(middle([1.0, 2.0]), 1), middle_text(middle([7.0]), 1)
+    ('mean 1.5, 95 % interval [1.0, 2.0] (2 runs)', 'mean 7.0 (1 run)')
+    """
+    name = "iqm" if "iqm" in figures else "mean"
+    runs = f"{figures['runs']} run" + ("s" if figures["runs"] > 1 else "")
+    text = f"{name.upper() if name == 'iqm' else name} {figure(figures[name], digits)}"
+    if figures["low"] is None:
+        return f"{text} ({runs})"
+    bounds = f"[{figure(figures['low'], digits)}, {figure(figures['high'], digits)}]"
+    return f"{text}, {100 * figures['confidence']:g} % interval {bounds} ({runs})"
+
+
+def figure(value: float | None, digits: int | None) -> str:
+    """A number with so many decimals; None: as many as a return needs, see `score_text`."""
+    if value is None:
+        return "-"
+    return score_text(value) if digits is None else f"{value:,.{digits}f}"

@@ -23,7 +23,7 @@ from flowrl.engine.seeds import SeedTree
 from flowrl.envs.spec import path_of
 from flowrl.errors import CheckpointError, ConfigError, PlanError
 from flowrl.runs.config import Configuration, build_config, default_of, sections, settings_text
-from flowrl.runs.plan_end import SITES, as_result, eval_every_of, with_end
+from flowrl.runs.plan_end import ORIGINS, as_result, with_ending
 from flowrl.runs.progress import Budget
 from flowrl.runs.run_info import changes, described, forks_in, in_words, may_change, read_about, same_setting
 from flowrl.runs.run_schedules import constant_schedules, spent_rate
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from flowrl.rollout.policy_map import Agents
     from flowrl.runs.directory import RunDirectory
     from flowrl.runs.init_from import Source
-    from flowrl.runs.kept import Session
+    from flowrl.runs.kept import KeptRun
     from flowrl.runs.resume import EarlierRun
     from flowrl.trainer.trained_policy import TrainedPolicy
 
@@ -146,7 +146,7 @@ class Trainer:
         self.done = False  #: whether the plan has ended
         self._stopped = False
         self._trained: TrainedPolicy | None = None
-        self._session: Session | None = None  # of a run that is kept
+        self._kept: KeptRun | None = None  # of a run that is kept
         self._earlier: EarlierRun | None = None  # which it resumes
         self._goal: Goal | None = None
         self._keys: set[str] = set()  # of all results so far
@@ -155,9 +155,8 @@ class Trainer:
     @classmethod
     def resume(cls, run: str | Path, env: Any = None, *, policy: Any = None, **settings: Any) -> Self:
         """Go on with a run of this class where its newest checkpoint left it: see `flowrl.resume`."""
-        from flowrl.runs.directory import ClassSource, RunDirectory, config_text
+        from flowrl.runs.directory import ClassSource, RunDirectory
         from flowrl.runs.resume import EarlierRun
-        from flowrl.runs.sinks import sinks_in
 
         earlier, source = EarlierRun.find(run), ClassSource.of(cls)
         if earlier.about.get("builtin") and earlier.about["plan"] != source.name:
@@ -171,7 +170,7 @@ class Trainer:
         forked = earlier.check(config, before)
         trainer = cls(env, config, policy=policy)
         trainer.plan, trainer._earlier, trainer.parent = trainer.algorithm, earlier, earlier.about.get("from")
-        trainer._directory = RunDirectory(earlier.path, source, config_text(config), sinks_in(earlier.path))
+        trainer._directory = RunDirectory.of_earlier(earlier.path, source, config)
         try:
             trainer._open(earlier.budget(Budget()), forked)
         except BaseException:
@@ -385,7 +384,7 @@ class Trainer:
         wanted = {} if goal is None else lower_bounds(budget.wanted)
         self._plan_schedules(budget.steps)
         begins = self.run is None
-        run, session = self._open(budget), self._session
+        run, kept = self._open(budget), self._kept
         if goal is not None and goal != self._goal:
             raise ConfigError(
                 f"goal={goal}: the run's is {self._goal}, which its first train() sets; to stop elsewhere use "
@@ -405,16 +404,16 @@ class Trainer:
             return not bounded or late or tested(self.result) or (callable(until) and until(self.result))
 
         ended = run.interrupted = False
-        quiet = not (session is not None and bounded if progress is None else progress)
+        quiet = not (kept is not None and bounded if progress is None else progress)
         if begins and not quiet and self._earlier is None:
             for line in self.workers.networks:
                 print(line, flush=True)
         with torch_threads(self.config.torch_threads), Interrupts(run) as interrupts:
-            if session is not None:
-                session.budget = budget
-                with session.directory.log or nullcontext():
-                    session.pull(run, interrupts, over, quiet=quiet, final=bounded)
-                ended = session.ended
+            if kept is not None:
+                kept.budget = budget
+                with kept.directory.log or nullcontext():
+                    kept.pull(interrupts, over, quiet=quiet, final=bounded)
+                ended = kept.ended
             else:
                 earlier = run.context.watch.seconds
                 with shown(self._title, budget, quiet=quiet, earlier=earlier, counter=clock) as display:
@@ -425,10 +424,10 @@ class Trainer:
                             break
                     else:
                         ended = True
-        if session is not None and session.error is not None:
-            raise session.error
-        if session is not None and bounded and not quiet:
-            print(session.words, flush=True)
+        if kept is not None and kept.error is not None:
+            raise kept.error
+        if kept is not None and bounded and not quiet:
+            print(kept.words, flush=True)
         if interrupts.asked:
             if not ended:
                 next(run, None)  # consumes the interruption, so that the next call goes on
@@ -553,8 +552,8 @@ class Trainer:
                     if isinstance(resource, AbstractContextManager) and resource is not self.workers:
                         closing.push(resource)
                 closing.callback(self.run.close)
-                if self._session is not None and not self.run.closed:
-                    closing.callback(self._session.end, self.run)
+                if self._kept is not None and not self.run.closed:
+                    closing.callback(self._kept.end)
 
     def __enter__(self) -> Self:
         return self
@@ -587,51 +586,33 @@ class Trainer:
         return self.run
 
     def _open_kept(self, directory: RunDirectory, budget: Budget, forked: Mapping[str, Any]) -> Run:
-        """Open the run, with evaluation and the goal at the plan's end, and its directory."""
+        """Open the run, with evaluation and the goal at the plan's end, in its directory."""
         from flowrl.operators import Evaluate
-        from flowrl.runs.directory import config_text
-        from flowrl.runs.kept import Session
+        from flowrl.runs.kept import KeptRun
+        from flowrl.runs.plan_end import TRAINER
         from flowrl.runs.run_log import RunLog
 
-        config = self.config
-        every = (
-            None if any(isinstance(node.op, Evaluate) for node in graph(self.plan)) else eval_every_of(config, budget)
-        )
-        unasked = config.eval_every is None and budget.goal is None
-        if every is not None and unasked and self.workers.evaluation_env.is_one_object:
-            every = None  # it cannot be made again
-        self.config = config = attrs.evolve(config, eval_every=every)
-        self._describe()
-        best = directory.path / "policy.pt"
-        plan = with_end(self.plan, self.workers, config, f"{SITES[1]}...)", save=best, goal=budget.goal)
         directory.log = RunLog()
-        try:
-            directory.config_text = config_text(config)
-            if self._earlier is None:
-                directory.claim()
-            else:
-                directory.lock()
-            plan.check()
-            session = Session.of(plan, self.workers, config, self._title, directory, budget)
-            run = session.open()
-            try:
-                session.earlier, session.forked = self._earlier, forked
-                session.way_on = "flowrl.resume({!r})".format
-                session.about = {**session.about, **({} if self.parent is None else {"from": self.parent})}
-                session.begin(run, sys.argv, quiet=True)
-            except BaseException:
-                run.close()
-                raise
-        except BaseException:
-            directory.close()
-            raise
-        self.plan, self.run, self._session, self._goal = plan, run, session, budget.goal
-        ours = [node for node in graph(plan) if isinstance(node.op, Evaluate) and node.site.startswith(SITES)]
-        self._evaluates = paths(plan)[id(ours[0])] if ours else None
-        self.result, self._evaluation = dict(session.last), dict(session.evaluation)
+        self._kept = kept = KeptRun.open(
+            self.plan,
+            self.workers,
+            self.config,
+            self._title,
+            directory,
+            budget,
+            origin=TRAINER,
+            command=sys.argv,
+            about={} if self.parent is None else {"from": self.parent},
+            earlier=self._earlier,
+            forked=forked,
+        )
+        self.config, self.plan, self.run, self._goal = kept.config, kept.plan, kept.run, budget.goal
+        ours = [node for node in graph(kept.plan) if isinstance(node.op, Evaluate) and node.site.startswith(ORIGINS)]
+        self._evaluates = paths(kept.plan)[id(ours[0])] if ours else None
+        self.result, self._evaluation = dict(kept.last), dict(kept.evaluation)
         self.forks = forks_in(read_about(directory.path))
         self._keys = set(self.result)
-        return run
+        return kept.run
 
     def _describe(self) -> None:
         """Let files of the policy say how to make it."""
@@ -700,7 +681,7 @@ class Trainer:
         config = self.config
         if not config.eval_every or any(isinstance(node.op, Evaluate) for node in graph(plan)):
             return plan
-        plan = with_end(plan, self.workers, config, "eval_every")
+        plan = with_ending(plan, self.workers, config, "eval_every")
         self._evaluates = paths(plan)[id(plan)]
         return plan
 

@@ -16,8 +16,8 @@ from click.shell_completion import BashComplete
 
 from flowrl.cli.main import cli
 from flowrl.interrupts import Interrupts
+from flowrl.runs import kept
 from flowrl.storage.checkpoint import load_checkpoint
-from flowrl.trainer import session
 from tests.cli.parts import DEADLINE, SMALL, STUCK, TINY, flowrl, metrics, results_of, summary_of
 from tests.full_disk import full_disk
 
@@ -117,7 +117,7 @@ def test_a_budget_without_a_goal_ends_with_0(folder):
 
 def test_a_budget_of_seconds_ends_a_run_without_results(folder, monkeypatch, caplog):
     """F10: such as one whose worker hangs; its state is saved."""
-    monkeypatch.setattr(session, "LAST_RESULT_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "LAST_RESULT_SECONDS", 0.0)
     (folder / "mute.py").write_text(ENDLESS.replace(".for_each(keep)", ".filter(lambda item: False)"))
     assert flowrl("run", "mute.py", "--stop-seconds", 0.01, "--out", "mute").exit_code == 0
     assert "no result since 0.01 s were over: the run ends without" in caplog.text

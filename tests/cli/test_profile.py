@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from flowrl.inspect.profile import Profile
+from flowrl.runs import kept
 from flowrl.runs.directory import PROFILE, RunDirectory
-from flowrl.runs.kept import Session
+from flowrl.runs.kept import KeptRun
 from flowrl.runs.progress import Quiet
-from flowrl.trainer import session
 from tests.cli.parts import TINY, flowrl, results_of
 
 
@@ -48,21 +48,21 @@ def test_a_run_that_was_killed_has_the_profile_of_its_last_second(
 ) -> None:
     """E6: without a checkpoint, too."""
     monkeypatch.setattr(RunDirectory, "finish", lambda *_: None)
-    monkeypatch.setattr(Session, "_checkpoint", lambda *_: None)
+    monkeypatch.setattr(KeptRun, "_checkpoint", lambda *_: None)
     assert flowrl("run", "tiny.py", "--out", "out").exit_code == 0
     assert not (folder / "out" / "summary.json").exists()
     assert flowrl("profile", "out").exit_code == 0
 
 
 def test_a_disk_that_takes_no_profile_ends_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = session.write_json
+    written = kept.write_json
 
     def refuse(path: Path, value: Any) -> None:
         if path.name == PROFILE:
             raise OSError(errno.ENOSPC, "full")
         written(path, value)
 
-    monkeypatch.setattr(session, "write_json", refuse)
+    monkeypatch.setattr(kept, "write_json", refuse)
     assert flowrl("run", "tiny.py", "--out", "out", "--set", "n=4").exit_code == 0
     assert len(results_of(folder / "out")) == 4
 
@@ -74,7 +74,7 @@ def test_a_look_that_fails_ends_no_run(folder: Path, monkeypatch: pytest.MonkeyP
         raise ValueError("no words")
 
     monkeypatch.setattr(Quiet, "look", fail)
-    monkeypatch.setattr(session, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "LOOK_SECONDS", 0.0)
     assert flowrl("run", "tiny.py", "--out", "out", "--quiet").exit_code == 0
     assert len(results_of(folder / "out")) == 4
     assert (folder / "out" / "log.txt").read_text().count("looked at no more: ValueError: no words") == 1

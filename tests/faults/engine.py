@@ -584,8 +584,8 @@ FAULTS = [
     ),
     Fault(
         "D3",
-        "flowrl/cli/main.py",
-        "        inserts = earlier.inserts(inserts)\n",
+        "flowrl/cli/run.py",
+        "            inserts = earlier.inserts(tuple(inserts))\n",
         "",
         "tests/cli/test_cli.py::test_operators_are_inserted_in_order_and_a_resume_keeps_them",
     ),

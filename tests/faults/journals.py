@@ -114,8 +114,8 @@ FAULTS = [
     Fault(
         "J3",
         "flowrl/runs/kept.py",
-        "if goes_on and not is_current(file):",
-        "if False:",
+        "if earlier is None or not earlier.has_checkpoint or is_current(file):",
+        "if True:",
         RERUN + "test_a_run_whose_journal_has_another_version_goes_on_without_it",
     ),
     Fault(

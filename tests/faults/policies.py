@@ -302,9 +302,9 @@ FAULTS = [
     ),
     Fault(
         "Q9",
-        "flowrl/cli/main.py",
-        "if earlier is None and budget.steps is not None:",
-        "if budget.steps is not None:",
+        "flowrl/cli/run.py",
+        "config = for_budget(config, budget)  # its",
+        "config = for_budget(config, budget).over(budget.steps or 1)  # its",
         "tests/cli/test_resume.py::test_a_resumed_run_keeps_how_long_its_schedules_last",
     ),
     Fault(

@@ -9,8 +9,7 @@ import re
 import pytest
 
 from flowrl import from_items
-from flowrl.cli.main import _show
-from flowrl.cli.output import complain
+from flowrl.cli.output import complain, echo
 from flowrl.engine.recording.ledger import Ledger
 from flowrl.engine.workers.accounts import Account
 from flowrl.errors import ConfigError
@@ -29,7 +28,7 @@ def lines_of(budget, results):
 
 def test_what_a_file_holds_is_shown_and_not_obeyed(capsys):
     """D7: the escape sequences in a name of a dataset, say."""
-    _show("one\x1b[2J\ntwo")
+    echo("one\x1b[2J\ntwo")
     for error in (ConfigError("three\x1b[2J"), ValueError("three\x1b[2J")):
         complain(error)
     shown = capsys.readouterr()

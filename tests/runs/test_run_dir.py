@@ -45,7 +45,7 @@ def test_names_are_unique(plan_file, monkeypatch):
         def now():
             return moment
 
-    from flowrl.trainer import directory as directory_module
+    from flowrl.runs import directory as directory_module
 
     moment = directory_module.datetime(2026, 1, 2, 3, 4, 5)
     monkeypatch.setattr(directory_module, "datetime", Frozen)

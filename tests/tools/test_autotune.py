@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from flowrl.cli import autotune
 from flowrl.engine.recording.ledger import Ledger
 from flowrl.engine.workers.accounts import DRIVER, Account
 from flowrl.inspect.profile import Profile
 from flowrl.runs.config import build_config
 from flowrl.testing import same
+from flowrl.tools import autotune
 from flowrl.tools.autotune import Measurement, Tuner, knobs
 from flowrl.trainer.plan_file import load_plan_file
 from tests.cli.parts import SMALL, flowrl

@@ -1,0 +1,1 @@
+"""What works on runs and plans: the commands, and Python, call it."""
