@@ -18,7 +18,6 @@ from flowrl import data
 from flowrl.cli.main import cli
 from flowrl.runs.config import Configuration
 from flowrl.trainer.plan_file import builtin_plans, load_plan_file
-from tests.cli.parts import COMMANDS
 from tests.demonstrations import shown_to
 from tests.offline_data import data_for
 from tests.plans.small import FAMILY_PLANS, first, settings_of
@@ -127,8 +126,8 @@ def test_the_commands_of_a_page_can_be_given(page):
     """Every command and option is one of the command line; nothing is run."""
     for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
         for name, *words in _commands(block):
-            assert name in COMMANDS, name
-            with COMMANDS[name].make_context(name, words) as given:
+            assert name in cli.commands, name
+            with cli.commands[name].make_context(name, words) as given:
                 plan = given.params.get("plan")
                 assert plan is None or plan.endswith(".py") or plan in builtin_plans(), plan
                 if plan in builtin_plans():
@@ -254,7 +253,7 @@ def test_the_samples_of_clusters_are_ones_that_ray_takes():
     lines = [job["spec"]["entrypoint"], *re.findall(r"flowrl run .*", "".join(scripts))]
     assert len(lines) == 3
     for _, name, *words in map(shlex.split, lines):
-        with COMMANDS[name].make_context(name, words):
+        with cli.commands[name].make_context(name, words):
             pass
 
 

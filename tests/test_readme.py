@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+from flowrl.cli.main import cli
 from flowrl.trainer.plan_file import builtin_plans
-from tests.cli.parts import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -29,7 +29,7 @@ def test_every_algorithm_is_in_the_table() -> None:
 
 
 def test_the_first_command_can_be_given() -> None:
-    known = {name for option in COMMANDS["run"].params for name in option.opts}
+    known = {name for option in cli.commands["run"].params for name in option.opts}
     job = TEXT.split("```sh\n")[1].splitlines()[0].split("flowrl run ")[1]
     assert {word for word in shlex.split(job) if word.startswith("--")} <= known
 
@@ -39,9 +39,9 @@ def test_the_commands_listed_exist() -> None:
     page = (ROOT / "docs" / "command-line.md").read_text()
     block = next(block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "flowrl list" in block)
     told = re.findall(r"^flowrl ([a-z-]+)(.*?)(?=^flowrl|\Z)", block, re.DOTALL | re.MULTILINE)
-    assert {name for name, _ in told} <= set(COMMANDS)
+    assert {name for name, _ in told} <= set(cli.commands)
     for name, text in told:
-        known = {opt for option in COMMANDS[name].params for opt in [*option.opts, *option.secondary_opts]}
+        known = {opt for option in cli.commands[name].params for opt in [*option.opts, *option.secondary_opts]}
         assert set(re.findall(r"--[a-z-]+", text)) <= known, name
 
 

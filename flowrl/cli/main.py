@@ -7,7 +7,8 @@ import importlib
 import logging
 import signal
 import sys
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import click
 
@@ -15,17 +16,17 @@ from flowrl._version import __version__
 from flowrl.cli.output import fill_closed, in_a_line, is_env_fault, lost_output, message_of, notes_text, unclosable
 from flowrl.errors import FlowError, printable
 
-#: The commands, by the file that has them.
+#: The commands, and the files that have them.
 COMMANDS = {
-    "flowrl.cli.run": ("run",),
-    "flowrl.cli.profile": ("profile", "simulate"),
-    "flowrl.cli.autotune": ("autotune",),
-    "flowrl.cli.plans": ("explain", "check", "draw", "settings", "list"),
-    "flowrl.cli.evaluate": ("evaluate", "export"),
-    "flowrl.cli.record": ("record", "show"),
-    "flowrl.cli.plot": ("plot", "ui"),
-    "flowrl.cli.rerun": ("rerun", "verify", "replay-item"),
-    "flowrl.cli.doctor": ("doctor",),
+    **dict.fromkeys(("explain", "check", "draw", "settings", "list"), "flowrl.cli.plans"),
+    "run": "flowrl.cli.run",
+    **dict.fromkeys(("profile", "simulate"), "flowrl.cli.profile"),
+    "autotune": "flowrl.cli.autotune",
+    **dict.fromkeys(("evaluate", "export"), "flowrl.cli.evaluate"),
+    **dict.fromkeys(("record", "show"), "flowrl.cli.record"),
+    **dict.fromkeys(("plot", "ui"), "flowrl.cli.plot"),
+    **dict.fromkeys(("rerun", "verify", "replay-item"), "flowrl.cli.rerun"),
+    "doctor": "flowrl.cli.doctor",
 }
 #: The exit code after Ctrl-C.
 INTERRUPTED = 130
@@ -37,18 +38,22 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
+class _Files(Mapping[str, click.Command]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        found = vars(importlib.import_module(COMMANDS[name])).values()
+        return next(each for each in found if isinstance(each, click.Command) and each.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
 class _Commands(click.Group):
     """The group of commands: errors in the user's input exit with code 2, Ctrl-C with 130."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(name for names in COMMANDS.values() for name in names)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for module, names in COMMANDS.items():
-            if cmd_name in names:
-                found = vars(importlib.import_module(module)).values()
-                return next(each for each in found if isinstance(each, click.Command) and each.name == cmd_name)
-        return None
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -85,7 +90,7 @@ def _refusal(ctx: click.Context, error: Exception) -> type[click.ClickException]
     return click.ClickException if at_work else BadInput
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, commands=cast(Any, _Files()), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="flowrl")
 def cli() -> None:
     """Reinforcement learning as lazy dataflow plans."""

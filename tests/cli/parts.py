@@ -9,17 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from click import Context
 from click.testing import CliRunner, Result
 
-from flowrl.cli.main import cli
 from flowrl.tools.ui.server import Server
 from tests.plans.small import without_clock
 
 DEADLINE = 120
-
-_CONTEXT = Context(cli)
-COMMANDS = {name: cli.get_command(_CONTEXT, name) for name in cli.list_commands(_CONTEXT)}
 
 #: Result i of n: `loss` is there from the second one on; the return tells the seed.
 TINY = '''"""Numbers for results, and a policy that always goes left."""

@@ -16,11 +16,11 @@ import torch
 
 import flowrl
 import flowrl.plans
+from flowrl.cli.main import cli
 from flowrl.errors import ConfigError, FlowError
 from flowrl.runs.config import default_of
 from flowrl.runs.trust import code_in
 from flowrl.trainer.plan_file import BUILTIN, builtin_plans, load_plan_file
-from tests.cli import parts
 from tests.cli.parts import DEADLINE, SMALL, TINY
 from tests.cli.parts import flowrl as command
 from tests.forked import PIPE, Python
@@ -172,7 +172,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_there_is_no_other_command() -> None:
     """D17: a new one says how it opens a stranger's run."""
-    assert {*COMMANDS, *TRUSTING, *WITHOUT} == {*parts.COMMANDS}
+    assert {*COMMANDS, *TRUSTING, *WITHOUT} == {*cli.commands}
 
 
 @pytest.mark.parametrize(
