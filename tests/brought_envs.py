@@ -17,8 +17,10 @@ import numpy as np
 
 #: The kinds of manager: those that flowrl makes environments for, and vector environments that the user makes. What a
 #: case says of "brought" holds for each of these.
-BROUGHT = ("brought-same", "brought-next", "brought-masks", "brought-async")
+BROUGHT = ("brought-same", "brought-next", "brought-masks", "brought-around", "brought-async")
 KINDS = ("local", "subprocess", "async", "thread", "vector", *BROUGHT)
+#: Those that see what each environment returns before gymnasium puts it into arrays.
+SEEING = KINDS[:-2]
 
 
 class Points(gymnasium.Env[Any, Any]):
@@ -76,8 +78,7 @@ class Case:
         as_learned: The kinds of manager that cannot know the returns of the environment alone; they say so, and report
             what is learned from.
         refused: What the error says, by kind of manager.
-        kinds: Those to try: gymnasium's processes hang when `close` follows an info that is no dictionary, and
-            cannot be closed after an error.
+        kinds: Those to try: the others cannot see that anything is wrong.
         sure: Of the kinds that report the right values, those that say that they do.
     """
 
@@ -115,8 +116,9 @@ def played(env: gymnasium.Env[Any, Any], steps: int) -> tuple[list[Row], list[Pl
     obs, return_, length = env.reset()[0], 0.0, 0
     for _ in range(steps):
         before = obs
-        obs, reward, terminated, truncated, info = env.step(0)
-        rows.append(Row(before, float(reward), bool(terminated), bool(truncated), obs))
+        obs, reward, *ends, info = env.step(0)
+        terminated, truncated = (bool(np.all(end)) for end in ends)  # which may be in a list
+        rows.append(Row(before, float(reward), terminated, truncated, obs))
         return_, length = return_ + float(reward), length + 1
         if terminated or truncated:
             episodes.append(Played(return_, length, said_won(info)))
@@ -238,12 +240,7 @@ class ImportsLate(Points):
 
 
 def imports_late(at: str) -> Case:
-    return Case(
-        ImportsLate,
-        args={"at": at},
-        refused=dict.fromkeys(KINDS, "No module named 'tests.not_there'"),
-        kinds=KINDS[:-1],
-    )
+    return Case(ImportsLate, args={"at": at}, refused=dict.fromkeys(KINDS, "No module named 'tests.not_there'"))
 
 
 def recorded(env: Any) -> Any:
@@ -289,6 +286,37 @@ class Overflows(Points):
         return np.array([self.t * 100], np.uint16)
 
 
+class OldReset(Points):
+    """Has `reset` return an observation of two numbers alone, as in classic gym."""
+
+    observation_space = gymnasium.spaces.Box(0, 1000, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0]
+
+    def obs(self) -> Any:
+        return np.array([self.t, self.t], np.float32)
+
+
+class OldResetOfTwo(OldReset):
+    """Has `reset` return a dictionary of two observations alone."""
+
+    observation_space = gymnasium.spaces.Dict(a=Points.observation_space, b=Points.observation_space)
+
+    def obs(self) -> Any:
+        return {"a": super().obs()[:1], "b": super().obs()[1:]}
+
+
+class Unrendered(Points):
+    """Has no attribute `render_mode`."""
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        raise AttributeError("no render_mode")
+
+
+#: What is said of the error that gymnasium raises.
+NO_INFO = "gymnasium found an info that is no dictionary"
 OF_RECORDERS = {"r": -99.0, "l": 1}
 
 CASES = {
@@ -331,10 +359,10 @@ CASES = {
     "arrays for episode": says(lambda env: {"episode": {"r": np.zeros(3), "l": np.ones(3), "t": np.ones(3)}}),
     "a text for episode": says({"episode": "the first"}),
     "nothing for episode": says({"episode": None}),
-    "no info": says(in_steps(lambda env: None), refused={"brought": "NoneType"}, kinds=KINDS[:-1]),
+    "no info": says(in_steps(lambda env: None), refused=dict.fromkeys(KINDS[-2:], NO_INFO)),
     "a final_obs of its own": says(in_steps(lambda env: {"final_obs": np.float32([777]), "final_info": {}})),
     "a final_obs of its own in a reset": says(
-        lambda env: {"final_obs": np.float32([777])}, refused={"brought-same": "info of a reset has 'final_obs'"}
+        lambda env: {"final_obs": np.float32([777])}, refused={"brought-around": "info of a reset has 'final_obs'"}
     ),
     "a time limit that says so": says(lambda env: {"TimeLimit.truncated": True, "terminal_observation": np.zeros(1)}),
     "one info": Case(OneInfo),
@@ -344,19 +372,33 @@ CASES = {
     ),
     "a share for won": says({"is_success": 0.5}, refused=dict.fromkeys(KINDS, r"is_success")),
     "won by agents": says({"is_success": {"a": True}}, refused=dict.fromkeys(KINDS, r"is_success")),
-    "an end in an array": Case(lambda: EndsAs(lambda over: np.array([over])), kinds=KINDS[:4]),
+    "an end in an array": Case(
+        lambda: EndsAs(lambda over: np.array([over])),
+        refused={"brought-async": r"terminations have shape \(2, 1\), expected one for each of 2"},
+    ),
+    "an end in a list": Case(lambda: EndsAs(lambda over: [over]), kinds=SEEING),
     "an end by agent": Case(
         lambda: EndsAs(lambda over: {"__all__": over}),
         refused=dict.fromkeys(KINDS, "terminated is {'__all__': False}"),
-        kinds=KINDS[:4],
+        kinds=SEEING,
     ),
     "an integer too large": Case(
-        Overflows, refused=dict.fromkeys(KINDS, "300 in the observation: uint8"), kinds=KINDS[:4]
+        Overflows, refused=dict.fromkeys(KINDS, "300 in the observation: uint8"), kinds=SEEING
     ),
+    "an observation alone": Case(
+        OldReset,
+        refused=dict.fromkeys(KINDS, NO_INFO)
+        | dict.fromkeys(SEEING, r"reset returned float32\[2\], expected \(observation, info\)"),
+    ),
+    "a dictionary alone": Case(
+        OldResetOfTwo,
+        refused={"brought-around": NO_INFO, "brought-async": "string indices"}
+        | dict.fromkeys(SEEING, "reset returned {'a': .*, expected .observation, info.: return both"),
+    ),
+    "no render mode": Case(Unrendered, refused={"brought": "no render_mode"}),  # gymnasium's, before flowrl has any
     "wins of several": says({"is_success": [True, False]}, refused=dict.fromkeys(KINDS, r"is_success")),
     "info of a list": says(
         in_steps(lambda env: [1, 2]),
-        refused={"brought": "no attribute 'items'"} | dict.fromkeys(KINDS[:5], "info is .1, 2., expected a dictionary"),
-        kinds=KINDS[:-1],
+        refused=dict.fromkeys(KINDS, NO_INFO) | dict.fromkeys(SEEING, "info is .1, 2., expected a dictionary"),
     ),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorActionWrapper
 
 from flowrl.data import Batch
 from flowrl.envs import Manager
@@ -197,6 +197,17 @@ def clock_factories(
 ) -> list[Callable[[], ClockEnv]]:
     """A factory for each environment of the table."""
     return [functools.partial(kind, index, ends, noisy) for index, ends in enumerate(table)]
+
+
+class Around(VectorActionWrapper):  # not generic below 1.4
+    """Changes nothing, and leaves the steps of a SyncVectorEnv to gymnasium."""
+
+    def actions(self, actions: Any) -> Any:
+        return actions
+
+
+def around(factories: Sequence[Callable[[], gymnasium.Env[Any, Any]]], **how: Any) -> Around:
+    return Around(SyncVectorEnv(factories, **how))
 
 
 def clock_vector(

@@ -18,7 +18,7 @@ from flowrl.envs import (
     ThreadEnvManager,
     VectorEnvManager,
 )
-from tests.clock_envs import SHORT_TABLE, ClockEnv, Table, clock_factories, clock_vector, plain
+from tests.clock_envs import SHORT_TABLE, ClockEnv, Table, around, clock_factories, clock_vector, plain
 
 Make = Callable[..., Manager]
 
@@ -45,12 +45,13 @@ def in_processes(
     return SubprocessEnvManager(clock_factories(table, noisy=noisy, kind=kind), **options)
 
 
-def vector(mode: AutoresetMode) -> Make:
-    return lambda table, **kwargs: VectorEnvManager(clock_vector(table, mode, **kwargs))
+def vector(mode: AutoresetMode, **how: Any) -> Make:
+    return lambda table, **kwargs: VectorEnvManager(clock_vector(table, mode, **how, **kwargs))
 
 
 OF_flowrl = {name: over_clocks(manager) for name, manager in FROM_FACTORIES.items()}
 EVERY = OF_flowrl | {mode.name: vector(mode) for mode in AutoresetMode}
+EVERY |= {f"{mode.name}-around": vector(mode, make=around) for mode in AutoresetMode}
 local = OF_flowrl["local"]
 
 #: Further ways to spread environments over processes: for the slow tests.

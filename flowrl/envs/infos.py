@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from flowrl.envs.spaces import row_of
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.saved import shown
 
 log = logging.getLogger("flowrl")
 
@@ -75,6 +76,20 @@ def checked_info(info: Any) -> Mapping[str, Any]:
     if info is None or isinstance(info, Mapping):
         return info or {}
     raise SchemaError(f"info is {info!r}, expected a dictionary: the fifth value that step returns, {{}} for nothing")
+
+
+def begun(told: Any) -> tuple[Any, Any]:
+    """Observation and `info` from what `reset` returned. Raises: SchemaError: it is not these two.
+
+    >>> begun((0.5, None))
+    (0.5, {})
+    """
+    if isinstance(told, tuple | list) and len(told) == 2 and (told[1] is None or isinstance(told[1], Mapping)):
+        return told[0], told[1] or {}
+    raise SchemaError(
+        f"reset returned {' '.join(shown(told).split())}, expected (observation, info): return both, the info a "
+        "dictionary, {} for nothing; classic gym, before 0.26, had the observation alone"
+    )
 
 
 def success_of(info: Mapping[str, Any]) -> int:
@@ -176,7 +191,7 @@ class InfoColumns(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets; no step has led here, so its columns are 0 and never read."""
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = begun(self.env.reset(seed=seed, options=options))
         return {OBS: obs, INFO: {key: np.zeros(shape_of(fill)) for key, fill in self._fills.items()}}, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

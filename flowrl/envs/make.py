@@ -325,8 +325,8 @@ def _remarks(first: Env | AnyVectorEnv, kind: str) -> Iterator[str]:
     """What somebody should know of environments, once, though they are served."""
     if kind == "vector" and not isinstance(first, VectorEnv):
         yield (
-            "it has no vectorized implementation of its own, so gymnasium steps copies of it one after another, slower "
-            "than env_manager=local"
+            "it has no vectorized implementation of its own, so copies of it step one after another, no faster than "
+            "with env_manager=local"
         )
     if looks_like_agents(first.unwrapped):
         yield f"its Dict or Tuple spaces are taken for the sensors and motors of one agent (R2); {WAY_OUT}"

@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ACTION_MASK
+from flowrl.envs.infos import begun
 from flowrl.envs.spaces import row_of
 from flowrl.errors import ConfigError, SchemaError
 
@@ -141,7 +142,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets."""
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = begun(self.env.reset(seed=seed, options=options))
         return masked(obs, info, self.action_space, "reset"), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -172,6 +172,15 @@ def check_alike(ours: Sequence[Any], theirs: Sequence[Any], env_id: int, first_i
             raise ConfigError(f"environment {env_id} has the {role} space {other}, environment {first_id} has {first}")
 
 
+def check_copies(envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
+    """Raises: ConfigError if environments differ in their spaces, or one object is there twice."""
+    if len({id(env) for env in envs}) < len(envs):
+        raise ConfigError("one environment object was passed twice: make a new one for each")
+    first, *others = ((env.observation_space, env.action_space) for env in envs)
+    for env_id, other in enumerate(others, 1):
+        check_alike(first, other, env_id)
+
+
 def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:
     """One observation in the form of a store. Raises: SchemaError, naming the key, if its shape is wrong."""
     if type(shape) is tuple:
@@ -237,7 +246,11 @@ def write_row(obs: object, store: Observations, at: int, shape: RowShape) -> Non
 
     Raises: SchemaError, naming the key, if its shape or kind of number is wrong.
     """
-    if type(store) is Batch and _write_arrays(obs, store, at, shape):
+    if type(store) is Batch:
+        if _write_arrays(obs, store, at, shape):
+            return
+    elif type(obs) is np.ndarray and obs.dtype is store.dtype and obs.shape == shape:
+        store[at] = obs
         return
     row = checked_row(obs, shape)
     check_dtypes(row, store)

@@ -14,15 +14,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from flowrl.data import Batch
 from flowrl.envs import Manager, make_manager
 from tests.brought_envs import CASES, Case, Played, Row
-from tests.clock_envs import plain
+from tests.clock_envs import around, plain
 
 STEPS = 40
 SLOW = ("async", "brought-masks", "brought-async")
-CELLS = [
-    pytest.param(name, kind, marks=pytest.mark.slow if kind in SLOW else ())
-    for name, case in CASES.items()
-    for kind in case.kinds
-]
+_MARKS = {kind: [pytest.mark.slow] for kind in SLOW}
+_MARKS["brought-async"].append(pytest.mark.filterwarnings("ignore:.*ERROR"))  # gymnasium's log of an error
+CELLS = [pytest.param(name, kind, marks=_MARKS.get(kind, ())) for name, case in CASES.items() for kind in case.kinds]
 
 
 #: What the user makes of several environments.
@@ -30,6 +28,7 @@ BROUGHT = {
     "brought-same": functools.partial(SyncVectorEnv, autoreset_mode=AutoresetMode.SAME_STEP),
     "brought-next": SyncVectorEnv,
     "brought-masks": functools.partial(SyncVectorEnv, autoreset_mode=AutoresetMode.DISABLED),
+    "brought-around": functools.partial(around, autoreset_mode=AutoresetMode.SAME_STEP),
     "brought-async": functools.partial(AsyncVectorEnv, context="fork"),
 }
 

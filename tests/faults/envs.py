@@ -34,6 +34,27 @@ FAULTS = [
         BROUGHT,
     ),
     Fault(
+        "R3",
+        "flowrl/envs/infos.py",
+        "isinstance(told, tuple | list) and len(told) == 2 and (told[1] is None or isinstance(told[1], Mapping)):",
+        "len(told) == 2:",
+        BROUGHT,
+    ),
+    Fault(
+        "R3",
+        "flowrl/envs/managers/vector.py",
+        "any(ends := ends_of(over, cut)):",
+        "any(ends := (bool(over), bool(cut))):",
+        BROUGHT,
+    ),
+    Fault(
+        "R3",
+        "flowrl/envs/managers/vector.py",
+        "plain = type(vector_env) in (SyncVectorEnv, Copies)",
+        "plain = type(vector_env) is Copies",
+        BROUGHT,
+    ),
+    Fault(
         "R6",
         "flowrl/envs/infos.py",
         "if info is None or isinstance(info, Mapping):",

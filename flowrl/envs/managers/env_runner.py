@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.finite import EXPECTED, LARGEST
-from flowrl.envs.infos import RecordsEpisodes, checked_info, ends_of, kept, success_of
+from flowrl.envs.infos import RecordsEpisodes, begun, checked_info, ends_of, kept, success_of
 from flowrl.envs.managers.faults import During, Kind, classic_interface
 from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORDED_END, STEP, SharedMemory
 from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
@@ -140,7 +140,7 @@ class EnvRunner:
     def _reset(self, seed: int) -> None:
         self._since[self._host] = time.monotonic()
         self._current[self._host], self._resetting[self._host] = self._id, True
-        obs, _ = self.env.reset(seed=seed)
+        obs, _ = begun(self.env.reset(seed=seed))
         self._write(obs, BEGAN)
 
     def _write(self, obs: Any, store: int) -> None:

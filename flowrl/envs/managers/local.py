@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.envs.games.seats import SeatsEnv
-from flowrl.envs.infos import ends_of, kept
+from flowrl.envs.infos import begun, ends_of, kept
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import classic_interface
 from flowrl.envs.masks import unasked_mask
-from flowrl.envs.spaces import Observations, check_alike, find_unusable, make_store, no_reward, write_row
+from flowrl.envs.spaces import Observations, check_copies, find_unusable, make_store, no_reward, write_row
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
-from flowrl.errors import ConfigError, SchemaError
+from flowrl.errors import SchemaError
 
 
 class EnvManager(Manager):
@@ -39,10 +39,7 @@ class EnvManager(Manager):
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], *, episode_seeds: Sequence[int] | None = None) -> None:
         check_number(len(envs))
         super().__init__(len(envs), envs[0].observation_space, envs[0].action_space, episode_seeds=episode_seeds)
-        if len({id(env) for env in envs}) < len(envs):
-            raise ConfigError("one environment object was passed twice: make a new one for each")
-        for env_id, env in enumerate(envs):
-            check_alike(_spaces(envs[0]), _spaces(env), env_id)
+        check_copies(envs)
         self.raw_returns = all(has_raw_returns(env) for env in envs)
         self._reward = np.zeros(self.num_envs, np.float64)
         self._terminated = np.zeros(self.num_envs, np.bool_)
@@ -139,7 +136,7 @@ class EnvManager(Manager):
             forget(inner)
 
     def _begin(self, env_id: int, into: Observations) -> None:
-        obs, info = self._envs[env_id].reset(seed=self._draw_seed(env_id))
+        obs, info = begun(self._envs[env_id].reset(seed=self._draw_seed(env_id)))
         self.unasked_mask = unasked_mask(info, self.observation_space)
         if self._written is not None:
             into[env_id] = obs
@@ -183,7 +180,3 @@ class EnvManager(Manager):
                 errors.append(error)
         if errors:
             raise errors[0]
-
-
-def _spaces(env: gymnasium.Env[Any, Any]) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    return env.observation_space, env.action_space

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import gymnasium
@@ -11,17 +12,31 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from flowrl.envs.infos import ELSEWHERE, SUCCESS, episode_of, kept
+from flowrl.envs.infos import ELSEWHERE, SUCCESS, begun, ends_of, episode_of, kept
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import classic_interface
 from flowrl.envs.managers.shared_memory import INNER_END, RECORDED_END
 from flowrl.envs.masks import unasked_mask
-from flowrl.envs.spaces import ONE_REWARD, Observations, checked_row, find_unusable, row_of, shared_memory, write_rows
+from flowrl.envs.spaces import (
+    ONE_REWARD,
+    Observations,
+    check_copies,
+    checked_row,
+    find_unusable,
+    no_reward,
+    row_of,
+    shared_memory,
+    write_row,
+    write_rows,
+)
 from flowrl.envs.wrappers import has_raw_returns, is_recorder, layers, pack, recorder, stats_key, unpack
 from flowrl.errors import ConfigError, SchemaError
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
+
+#: Seconds that gymnasium's processes may take to close their environments after an error.
+CLOSE_SECONDS = 5.0
 
 _WORDS = {
     AutoresetMode.NEXT_STEP: "the environment resets itself on the step after an episode's end (NEXT_STEP)",
@@ -39,6 +54,10 @@ class VectorEnvManager(Manager):
       the next episode; the next step of that environment only resets it (`acted` is False there, T1).
     - SAME_STEP: the last observation is `infos["final_obs"]` where `_final_obs` is set (T2).
     - DISABLED: flowrl resets ended episodes with `options={"reset_mask": ...}`.
+
+    A SyncVectorEnv without wrappers is stepped one environment after the other, to the same effect: gymnasium puts what
+    they return into its arrays before anybody can look at it. What any other vector environment converts, nobody sees:
+    an end that is no truth value may count as True, and an integer beyond its dtype wraps.
 
     `launch` and `reset` seed each environment once; later episodes continue with its own generator, so a Sync- or
     AsyncVectorEnv gives the same transitions in all three modes (T3). A native vector environment has one generator
@@ -75,8 +94,13 @@ class VectorEnvManager(Manager):
         self._open: dict[int, tuple[int, float, int, int]] = {}
 
     def _use(self, vector_env: AnyVectorEnv) -> None:
-        self._env, base = vector_env, vector_env.unwrapped
-        self._copies = base if isinstance(base, Copies) else None
+        base: Any = vector_env.unwrapped
+        self._env = vector_env
+        plain = type(vector_env) in (SyncVectorEnv, Copies)
+        self._singles: list[Any] = list(base.envs) if plain else []  # the environments that are stepped one by one
+        self._last: list[Any] = [None] * len(self._singles)  # the info of the step that ended the newest episode
+        self._busy: int | None = None  # the one of them that steps or resets
+        self._resets_itself = self._mode is AutoresetMode.SAME_STEP and not plain
         self._inner: list[Any] = [None] * self.num_envs  # recorders of single environments
         if isinstance(base, SyncVectorEnv):
             self._inner = [recorder(env) for env in base.envs]
@@ -87,7 +111,7 @@ class VectorEnvManager(Manager):
         self._around = around[-1] if around and not any(self._inner) else None
         # One that another library makes may have recorders inside, whose form alone tells.
         self._foreign = not around and not isinstance(base, SyncVectorEnv | AsyncVectorEnv)
-        self._told = self._copies is not None or any(self._inner) or self._around is not None
+        self._told = plain or any(self._inner) or self._around is not None
 
     def step(self, actions: npt.ArrayLike) -> StepResult:
         chosen = self._checked_actions(actions)
@@ -103,19 +127,29 @@ class VectorEnvManager(Manager):
     def _note(self, error: Exception) -> None:
         if isinstance(error, ValueError) and "setting an array element" in str(error):
             error.add_note(ONE_REWARD)  # SyncVectorEnv keeps one number for each of its environments
+        if isinstance(error, AttributeError) and "no attribute 'items'" in str(error):
+            error.add_note(
+                "gymnasium found an info that is no dictionary: reset returns (observation, info), and the fifth value "
+                "of step is one, {} for nothing"
+            )
         if classic := classic_interface(error):
             error.add_note(classic)
         where = f"in environments {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}"
+        if (at := self._busy) is not None:
+            where = f"in environment {at}, episode {self.episode_id[at]}, step {self.t[at]}"
         error.add_note(where + self.way_out)
 
     def _step(self, chosen: npt.NDArray[Any]) -> StepResult:
-        obs, reward, terminated, truncated, infos = self._env.step(chosen)
         at = (self._at + 1) % 3
-        arrived = self._buffers[at]
-        self._take(obs, arrived)
-        reward = self._column("rewards", reward, np.float64)
-        terminated = self._column("terminations", terminated, np.bool_)
-        truncated = self._column("truncations", truncated, np.bool_)
+        arrived, infos = self._buffers[at], dict[str, Any]()
+        if self._singles:
+            reward, terminated, truncated = self._step_each(chosen, arrived)
+        else:
+            obs, reward, terminated, truncated, infos = self._env.step(chosen)
+            self._take(obs, arrived)
+            reward = self._column("rewards", reward, np.float64)
+            terminated = self._column("terminations", terminated, np.bool_)
+            truncated = self._column("truncations", truncated, np.bool_)
         self.done, acted = terminated | truncated, None
         if self._mode is AutoresetMode.NEXT_STEP:
             resetting, self._pending = self._pending, self.done
@@ -138,7 +172,7 @@ class VectorEnvManager(Manager):
         if ended and self._mode is not AutoresetMode.NEXT_STEP:
             at = (at + 1) % 3
             self._buffers[at][:] = arrived
-            if self._mode is AutoresetMode.SAME_STEP:
+            if self._resets_itself:
                 for env_id in ended:
                     arrived[env_id] = self._final_obs(env_id, infos)
                 _refuse_unusable(arrived)
@@ -147,6 +181,28 @@ class VectorEnvManager(Manager):
                 self._settle()
         self._at = at
         return self._result(arrived, reward, terminated, truncated, acted)
+
+    def _step_each(self, chosen: npt.NDArray[Any], arrived: Observations) -> tuple[npt.NDArray[Any], ...]:
+        """Step one environment after the other, or reset it if it is to ignore its action."""
+        reward, shape = np.zeros(self.num_envs), self._row_shape
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        for env_id, (env, action, resets) in enumerate(zip(self._singles, chosen, self._pending.tolist())):
+            self._busy = env_id
+            if resets:
+                self._begin(env_id, None, arrived)
+                continue
+            obs, gain, over, cut, info = env.step(action)
+            try:
+                reward[env_id] = float(gain)
+            except (TypeError, ValueError):
+                raise no_reward(gain) from None
+            write_row(obs, arrived, env_id, shape)
+            if (over or cut) and any(ends := ends_of(over, cut)):
+                terminated[env_id], truncated[env_id] = ends
+                self._last[env_id] = kept(info)
+        self._busy = None
+        _refuse_unusable(arrived)
+        return reward, terminated, truncated
 
     @property
     def ready_obs(self) -> dict[int, Observations]:
@@ -174,7 +230,7 @@ class VectorEnvManager(Manager):
                 found = INNER_END, 0.0, 0, found[3]
         episode_id, return_, length = int(self.episode_id[env_id]), float(self._return[env_id]), int(self.t[env_id])
         self._next_episode(env_id)
-        if inner is not None and found[0] == INNER_END and self._mode is not AutoresetMode.SAME_STEP:
+        if inner is not None and found[0] == INNER_END and not self._resets_itself:
             self._open[env_id] = episode_id, return_, length, found[3]
             return
         forget(inner)
@@ -182,12 +238,10 @@ class VectorEnvManager(Manager):
 
     def _last_info(self, env_id: int, infos: Mapping[str, Any]) -> Any:
         """The info of the step that ended an episode, as far as it counts."""
-        # If the environment has reset itself already, the top level describes the new episode.
-        has_reset = self._mode is AutoresetMode.SAME_STEP
-        if self._copies is not None:
-            return (self._copies.final if has_reset else self._copies.infos)[env_id]
+        if self._singles:
+            return self._last[env_id]
         last = infos
-        if has_reset:
+        if self._resets_itself:  # then the top level describes the new episode
             last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
         info = {key: row_of(last[key], env_id) for key in (SUCCESS, ELSEWHERE) if _masked(last, key, env_id)}
         key = stats_key(self._around or self._inner[env_id])
@@ -235,18 +289,20 @@ class VectorEnvManager(Manager):
             raise
 
     def _reset_all(self) -> None:
-        seeds = [self._draw_seed(env_id) for env_id in range(self.num_envs)]
-        # VectorEnv.reset is typed for one seed; Sync- and AsyncVectorEnv take one for each environment.
-        seed: Any = seeds if self._own_seeds else seeds[0]
-        obs, infos = self._env.reset(seed=seed)
-        if self._mode is AutoresetMode.SAME_STEP and "final_obs" in infos:
-            raise SchemaError(
-                "the info of a reset has 'final_obs', where a vector environment that resets itself on the same step "
-                "keeps the last observation: give it another name, or take the NEXT_STEP mode"
-            )
-        told = infos if self._copies is None else self._copies.infos[0]
-        self.unasked_mask = unasked_mask(told, self.observation_space)
-        self._take(obs, self._buffers[self._at])
+        seeds, into = [self._draw_seed(env_id) for env_id in range(self.num_envs)], self._buffers[self._at]
+        if self._singles:
+            self._begin_each(range(self.num_envs), seeds, into)
+        else:
+            # VectorEnv.reset is typed for one seed; Sync- and AsyncVectorEnv take one for each environment.
+            seed: Any = seeds if self._own_seeds else seeds[0]
+            obs, infos = begun(self._env.reset(seed=seed))
+            if self._resets_itself and "final_obs" in infos:
+                raise SchemaError(
+                    "the info of a reset has 'final_obs', where a vector environment that resets itself on the same "
+                    "step keeps the last observation: give it another name, or take the NEXT_STEP mode"
+                )
+            self.unasked_mask = unasked_mask(infos, self.observation_space)
+            self._take(obs, into)
         self._reseed.fill(False)
         self._settle()
         for inner in self._inner:
@@ -262,8 +318,23 @@ class VectorEnvManager(Manager):
             fresh = mask & self._reseed
             seed = [self._draw_seed(env_id) if fresh[env_id] else None for env_id in range(self.num_envs)]
             self._reseed &= ~mask
+        if self._singles:
+            self._begin_each(env_ids, seed or [None] * self.num_envs, into)
+            return
         obs, _ = self._env.reset(seed=seed, options={"reset_mask": mask.copy()})
         self._take(obs, into, mask)
+
+    def _begin_each(self, env_ids: Sequence[int], seeds: Sequence[int | None], into: Observations) -> None:
+        for env_id in env_ids:
+            self._busy = env_id
+            self._begin(env_id, seeds[env_id], into)
+        self._busy = None
+        _refuse_unusable(into)
+
+    def _begin(self, env_id: int, seed: int | None, into: Observations) -> None:
+        obs, info = begun(self._singles[env_id].reset(seed=seed))
+        self.unasked_mask = unasked_mask(info, self.observation_space)
+        write_row(obs, into, env_id, self._row_shape)
 
     def _take(self, obs: Any, into: Observations, only: npt.NDArray[np.bool_] | None = None) -> None:
         """Copy the observations of all environments, or of those in a mask `[N]`."""
@@ -304,40 +375,43 @@ class VectorEnvManager(Manager):
     def _kind(self) -> str:
         return f"a VectorEnvManager in {self._mode.value} mode"
 
+    def close(self) -> None:
+        """See `Manager.close`."""
+        if self._phase == "failed" and isinstance(base := self._env.unwrapped, AsyncVectorEnv):
+            _end_processes(base)
+        super().close()
+
     def _close(self) -> None:
         self._env.close()
 
 
 class Copies(SyncVectorEnv):
-    """Copies of an environment that flowrl made, with `infos` as each gave them: together they may fit no arrays.
+    """Copies of an environment that flowrl made, for the manager, which steps each of them.
 
-    In SAME_STEP mode `final` has those of last steps.
+    Raises: ConfigError: see `check_copies`.
     """
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], autoreset_mode: AutoresetMode) -> None:
-        self.infos: list[Any] = [None] * len(envs)
-        self.final: list[Any] = [None] * len(envs)
-        super().__init__([partial(_itself, env) for env in envs], autoreset_mode=autoreset_mode)
-
-    def _add_info(self, vector_infos: dict[str, Any], env_info: Any, env_num: int) -> dict[str, Any]:
-        ended = self._terminations[env_num] or self._truncations[env_num]
-        if ended and self.autoreset_mode is AutoresetMode.SAME_STEP and self._is_last(env_info, env_num):
-            self.final[env_num] = kept(env_info["final_info"])
-            return super()._add_info(vector_infos, {"final_obs": env_info["final_obs"]}, env_num)
-        self.infos[env_num] = kept(env_info) if ended else env_info
-        return vector_infos
-
-    def _is_last(self, env_info: Any, env_num: int) -> bool:
-        """Whether it is of SyncVectorEnv's making, as which an environment's own may look (R6)."""
-        return isinstance(env_info, dict) and env_info.get("final_obs") is self._env_obs[env_num]
-
-    def __getstate__(self) -> dict[str, Any]:
-        nothing = [None] * self.num_envs  # what a step has told counts in that step
-        return {**self.__dict__, "infos": nothing, "final": nothing}
+        # Not by way of SyncVectorEnv, which asks for more than flowrl does, such as a render_mode.
+        check_copies(envs)
+        self.envs, self.num_envs = list(envs), len(envs)
+        self.metadata = {**envs[0].metadata, "autoreset_mode": autoreset_mode}
+        self.single_observation_space, self.single_action_space = envs[0].observation_space, envs[0].action_space
 
 
-def _itself(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    return env
+def _end_processes(env: AsyncVectorEnv) -> None:
+    """Close an AsyncVectorEnv after an error: its own `close` may wait for an answer that it has had already."""
+    for pipe in env.parent_pipes:
+        if pipe is not None:  # of one that failed
+            with suppress(OSError):
+                pipe.send(("close", None))
+    until = monotonic() + CLOSE_SECONDS
+    for process in env.processes:
+        process.join(max(0.0, until - monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+    env.closed = True
 
 
 class _Far:

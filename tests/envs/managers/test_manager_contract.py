@@ -21,6 +21,7 @@ from tests.clock_envs import (
     ClockEnv,
     Table,
     actions_at,
+    around,
     clock_envs,
     clock_factories,
     clock_vector,
@@ -34,8 +35,8 @@ def own(table: Table, **kwargs: Any) -> Manager:
     return EnvManager([make() for _ in table])
 
 
-def vector(mode: AutoresetMode) -> Callable[..., Manager]:
-    return lambda table, **kwargs: VectorEnvManager(clock_vector(table, mode, **kwargs))
+def vector(mode: AutoresetMode, **how: Any) -> Callable[..., Manager]:
+    return lambda table, **kwargs: VectorEnvManager(clock_vector(table, mode, **how, **kwargs))
 
 
 def hosted(manager: Callable[..., Manager]) -> Callable[..., Manager]:
@@ -44,6 +45,7 @@ def hosted(manager: Callable[..., Manager]) -> Callable[..., Manager]:
 
 
 MANAGERS = {"own": own, **{mode.name: vector(mode) for mode in AutoresetMode}}
+MANAGERS |= {f"{mode.name}-around": vector(mode, make=around) for mode in AutoresetMode}
 in_this_thread = pytest.mark.parametrize("make", MANAGERS.values(), ids=MANAGERS)  # of others: test_conformance.py
 OF_flowrl = {"own": own, "subprocess": hosted(SubprocessEnvManager), "thread": hosted(ThreadEnvManager)}
 EVERY = MANAGERS | OF_flowrl
@@ -238,7 +240,7 @@ def test_a_failing_environment_is_named(make: Callable[..., Manager]) -> None:
         collect(manager, 2)
         with pytest.raises(ZeroDivisionError) as caught:
             manager.step([0, 999, 0])
-        assert any("environment 1" in note or "SyncVectorEnv" in note for note in caught.value.__notes__)
+        assert any("environment 1" in note or "Around" in note for note in caught.value.__notes__)
         with pytest.raises(FlowError, match=r"call reset\(\) first"):
             manager.step([0, 0, 0])
         manager.reset()

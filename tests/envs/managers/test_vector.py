@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
 from flowrl.envs import Episode, VectorEnvManager
 from flowrl.errors import CheckpointError, ConfigError, SchemaError, notes_of
 from tests.brought_envs import ImportsLate
-from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, ReusedClockEnv, clock_vector, collect
+from tests.clock_envs import BOTH, TERMINATED, TRUNCATED, ClockEnv, ReusedClockEnv, around, clock_vector, collect
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 TABLE = [[(2, TERMINATED), (3, TRUNCATED)], [(3, BOTH), (1, TERMINATED)]]
@@ -242,15 +243,16 @@ def test_vector_environments_that_reuse_their_arrays(mode: AutoresetMode) -> Non
 
 
 @every_mode
-def test_a_last_observation_that_was_overwritten_is_not_passed_off_as_true(mode: AutoresetMode) -> None:
-    """T2: SyncVectorEnv keeps a reference to the last observation while it resets the environment.
+@pytest.mark.parametrize("make", [SyncVectorEnv, around])
+def test_a_last_observation_that_was_overwritten_is_not_passed_off_as_true(mode: AutoresetMode, make: Any) -> None:
+    """T2: a SyncVectorEnv that steps itself keeps a reference to the last observation while it resets the environment.
 
     Its private `_env_obs` tells which; without it such an environment gives the first observation of the next episode
     for the last one of this, and nobody is told.
     """
-    with VectorEnvManager(clock_vector(TABLE, mode, kind=ReusedClockEnv)) as manager:
+    with VectorEnvManager(clock_vector(TABLE, mode, kind=ReusedClockEnv, make=make)) as manager:
         manager.launch(0)
-        if mode is SAME_STEP:
+        if mode is SAME_STEP and make is around:
             with pytest.raises(SchemaError, match="environment 0 reuses the memory of its observation,"):
                 collect(manager, 4)
         else:
@@ -307,4 +309,24 @@ def test_an_error_of_the_first_reset_says_where_it_was() -> None:
     with VectorEnvManager(env) as manager, pytest.raises(ModuleNotFoundError) as caught:
         manager.launch(0)
     (note,) = notes_of(caught.value)
-    assert note.startswith("in environments SyncVectorEnv")
+    assert note == "in environment 0, episode 0, step 0"
+
+
+class Sleepless(ImportsLate):
+    """Its sibling never closes."""
+
+    def close(self) -> None:
+        if self.at != "step":
+            threading.Event().wait()
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR")  # gymnasium's log of the error
+def test_processes_end_after_an_error_whatever_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F9: gymnasium waits for them without end."""
+    monkeypatch.setattr("flowrl.envs.managers.vector.CLOSE_SECONDS", 0.1)
+    env = AsyncVectorEnv([functools.partial(Sleepless, at) for at in ("step", "")], context="fork")
+    with VectorEnvManager(env) as manager:
+        manager.launch(0)
+        with pytest.raises(ModuleNotFoundError, match=r"tests\.not_there"):
+            manager.step([0, 0])
+    assert not any(process.is_alive() for process in env.processes)
