@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowrl.errors import ConfigError
-from flowrl.plans import DQN, PPO
+from flowrl.plans import DQN, MARWIL, PPO
 from flowrl.runs.config import build_config, parse_value
+from flowrl.runs.run_schedules import late_start
 from flowrl.schedules import cosine_schedule, linear_schedule, piecewise_schedule, schedule, value_at
+from tests.cli.parts import flowrl
 from tests.plans.small import SMALL
 from tests.plans.small import make as small
 
@@ -114,3 +118,33 @@ def test_without_a_budget_a_schedule_is_constant_and_says_so(caplog: pytest.LogC
         "clip and learning_rate stay constant, since the run has no budget in env steps: "
         "train(until={'env_steps': N}) sets one"
     ]
+
+
+@pytest.mark.parametrize(
+    ("config", "budget", "words"),
+    [
+        (
+            PPO.Config(train_batch_size=2**31 - 1),
+            2_000,
+            "waits for 2,147,483,647 steps, beyond the budget of 2,000",
+        ),
+        (PPO.Config(train_batch_size=2_000), 2_000, ""),
+        (PPO.Config(train_batch_size=2_000), None, ""),
+        (DQN.Config(learning_starts=1_000_001), None, "learning_starts=1000001: learning from what is collected waits"),
+        (MARWIL.Config(), 1, ""),
+    ],
+)
+def test_a_run_that_is_long_in_beginning_to_learn_says_so(config: Any, budget: int | None, words: str) -> None:
+    """X4: no setting is refused for it, since the item that reaches a budget is the last, however large it is."""
+    assert words in late_start(config, budget)
+    assert bool(words) == bool(late_start(config, budget))
+
+
+def test_the_first_lines_say_what_a_run_waits_for(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """X4."""
+    with DQN(config={**SMALL["dqn"], "learning_starts": 1_000_001}) as dqn:
+        dqn.train(until={"env_steps": 20})
+    assert caplog.messages[0].startswith("learning_starts=1000001: learning")
+    (tmp_path / "small.json").write_text(json.dumps({**SMALL["dqn"], "learning_starts": 1_000}))
+    done = flowrl("run", "dqn", "--config", tmp_path / "small.json", "--stop-steps", 20, "--out", tmp_path / "run")
+    assert done.stdout.splitlines()[1].startswith("learning_starts=1000: learning"), done.output

@@ -256,7 +256,7 @@ class RunRequest:
         from flowrl.runs.kept import KeptRun
         from flowrl.runs.plan_end import COMMAND
         from flowrl.runs.run_log import RunLog
-        from flowrl.runs.run_schedules import constant_schedules, spent_rate
+        from flowrl.runs.run_schedules import constant_schedules, late_start, spent_rate
         from flowrl.tools.inserts import inserted
 
         config, directory = self.config, self.directory
@@ -290,8 +290,9 @@ class RunRequest:
                 **seen,
             )
             if self.earlier is None and not quiet:
-                constant = constant_schedules(built, config)
-                for line in [*workers.networks, *([f"{constant}: --stop-steps sets one"] if constant else [])]:
+                if constant := constant_schedules(built, config):
+                    constant += ": --stop-steps sets one"
+                for line in filter(None, [*workers.networks, constant, late_start(config, self.budget.steps)]):
                     click.echo(line)
             return kept.to_end(quiet=quiet)
         finally:

@@ -1,4 +1,4 @@
-"""Schedules that last as long as the run: those that no budget ends, and those that end before it."""
+"""How settings fit the length of a run: schedules that no budget ends, or that end before it; a late first update."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from flowrl.engine.plan import Plan
 from flowrl.engine.run import resources_of
 from flowrl.runs.config import Configuration
 from flowrl.schedules import lines_of, open_schedules
+
+#: Steps before the first update that somebody may not have meant.
+LATE = 1_000_000
 
 
 def constant_schedules(plan: Plan, config: Configuration) -> str:
@@ -15,6 +18,16 @@ def constant_schedules(plan: Plan, config: Configuration) -> str:
         return ""
     unit, stay = config.clock.replace("_", " "), "stays" if len(names) == 1 else "stay"
     return f"{' and '.join(names)} {stay} constant, since the run has no budget in {unit}"
+
+
+def late_start(config: Configuration, budget: int | None = None) -> str:
+    """Which setting lets a run act beyond its budget, or `LATE` steps without one, before it learns; "" for none."""
+    waits = {name: config.get(name) for name in ("train_batch_size", "learning_starts")}
+    late = [name for name, steps in waits.items() if isinstance(steps, int) and steps > (budget or LATE)]
+    if config.clock != "env_steps" or not late:
+        return ""
+    beyond = "" if budget is None else f", beyond the budget of {budget:,} env steps"
+    return f"{late[0]}={waits[late[0]]}: learning from what is collected waits for {waits[late[0]]:,} steps{beyond}"
 
 
 def spent_rate(plan: Plan, config: Configuration, budget: int | None) -> tuple[str, str] | None:

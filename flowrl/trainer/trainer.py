@@ -26,7 +26,7 @@ from flowrl.runs.config import Configuration, build_config, default_of, sections
 from flowrl.runs.plan_end import ORIGINS, as_result, with_ending
 from flowrl.runs.progress import Budget
 from flowrl.runs.run_info import changes, described, forks_in, in_words, may_change, read_about, same_setting
-from flowrl.runs.run_schedules import constant_schedules, spent_rate
+from flowrl.runs.run_schedules import constant_schedules, late_start, spent_rate
 from flowrl.runs.until import Result, Until, check_names, evaluation_in, lower_bounds, reaches
 from flowrl.saved import Saved
 from flowrl.schedules import end_schedules
@@ -638,7 +638,10 @@ class Trainer:
         self._check_not_stopped()
         if self.run is not None:
             self._say_if_spent(budget)
-        elif budget is not None:
+            return
+        if late := late_start(self.config):
+            log.warning("%s", late)
+        if budget is not None:
             self._end_schedules(max(1, budget))
         elif constant := constant_schedules(self.plan, self.config):
             log.warning("%s: train(until={'%s': N}) sets one", constant, self.config.clock)
