@@ -125,6 +125,13 @@ FAULTS = [
         "tests/envs/managers/test_vector.py::test_an_error_of_the_first_reset_says_where_it_was",
     ),
     Fault(
+        "F9",
+        "flowrl/envs/managers/vector.py",
+        "        if process.is_alive():",
+        "        if False:",
+        "tests/envs/managers/test_vector.py::test_processes_end_after_an_error_whatever_they_do",
+    ),
+    Fault(
         "F10",
         PROCESS,
         "self.left_at = self._trace.read()",
