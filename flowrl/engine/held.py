@@ -6,17 +6,19 @@ import copy
 import dis
 import io
 import sys
+import threading
+import weakref
 import zlib
 from array import array
-from collections import UserDict, UserList, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from inspect import ismethod
-from queue import Queue
+from queue import Queue, SimpleQueue
 from types import (
     BuiltinFunctionType,
     FunctionType,
-    MappingProxyType,
     MethodType,
     MethodWrapperType,
     ModuleType,
@@ -47,21 +49,12 @@ REMEDY = (
     "class state_dict and load_state_dict"
 )
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-#: What else of Python's is looked into.
-_WRAPPERS = (
-    partial,
-    FunctionType,
-    MethodType,
-    SimpleNamespace,
-    MappingProxyType,
-    UserDict,
-    UserList,
-    Queue,
-    type(cache(id)),
-)
+#: What of Python's is looked into besides its collections.
+_WRAPPERS = (partial, FunctionType, MethodType, SimpleNamespace, Queue, threading.local, type(cache(id)))
 #: Methods by which a container changes; not those with which memos are written, which may be lost.
 _MUTATORS = {"append", "appendleft", "extend", "insert", "add", "update", "pop", "popleft", "popitem", "remove"}
-_FOREIGN = frozenset({"flowrl", "numpy", "torch", "ray", *sys.stdlib_module_names} - {"__main__"})
+_LIBRARIES = frozenset({"flowrl", "numpy", "torch", "ray"})
+_FOREIGN = _LIBRARIES | sys.stdlib_module_names - {"__main__"}
 
 
 #: How a state is taken and set.
@@ -151,9 +144,10 @@ class Held:
 def held(op: Any) -> Iterator[Held]:
     """What an operator holds, each once, the nearest first, up to `MOST` objects.
 
-    It is looked for in init fields and bound methods, in containers, partials, closures, default arguments and the
-    globals that a function reads, among them methods of a module's own generator, such as `random.random`, and in the
-    attributes of plain objects and of their classes. What is inside of a resource is left out: it saves its own.
+    It is looked for in init fields and bound methods, in containers, weak references, partials, closures, default
+    arguments and the globals that a function reads, among them methods of a module's own generator, such as
+    `random.random`, and in the attributes of plain objects and of their classes. What is inside of a resource is left
+    out: it saves its own.
     """
     if is_operator(op):
         fields = [field.name for field in attrs.fields(type(op)) if field.init and not field.metadata.get(ITEMS)]
@@ -169,6 +163,7 @@ def held(op: Any) -> Iterator[Held]:
     seen: dict[int, Any] = {}
     while waiting and len(seen) < MOST:
         where, item, near = waiting.popleft()
+        item = _referent(item)
         if type(item) in _ATOMS or isinstance(item, ModuleType) or id(item) in seen:
             continue
         seen[id(item)] = item
@@ -187,8 +182,18 @@ def held(op: Any) -> Iterator[Held]:
             continue
         yield Held(where, item, False)
         if _is_open(item):
-            waiting.extend((f"{where}{at}".lstrip(", "), part, False) for at, part in parts(item))
+            inside = item.tolist() if kind.__module__ == "numpy" else item  # an array of objects
+            waiting.extend((f"{where}{at}".lstrip(", "), part, False) for at, part in parts(inside))
             waiting.append((where, kind, False))
+
+
+def _referent(item: Any) -> Any:
+    """What a weak reference refers to, None if that is gone; anything else is itself."""
+    if type(item) in weakref.ProxyTypes:
+        with suppress(ReferenceError):
+            return item.__repr__.__self__
+        return None
+    return item() if isinstance(item, weakref.ref) else item
 
 
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), range, slice, type(...)})
@@ -199,9 +204,9 @@ def _has_state(kind: Any) -> bool:
     return all(has_member(kind, name) for name in ("state_dict", "load_state_dict"))
 
 
-def _is_foreign(kind: Any) -> bool:
+def _is_foreign(kind: Any, those: Set[str] = _FOREIGN) -> bool:
     """Whether a class or function is of flowrl, Python or a library whose objects are not looked into."""
-    return str(kind.__module__).partition(".")[0] in _FOREIGN
+    return str(kind.__module__).partition(".")[0] in those
 
 
 def _is_open(item: Any) -> bool:
@@ -209,9 +214,11 @@ def _is_open(item: Any) -> bool:
     if isinstance(item, (BuiltinFunctionType, MethodWrapperType)):
         held_by = item.__self__
         return isinstance(held_by, (*_CONTAINERS, Iterator)) or _ways(held_by) is not None
-    if isinstance(item, (*_CONTAINERS, *_WRAPPERS)):
+    if isinstance(item, (*_CONTAINERS, *_WRAPPERS)) or is_operator(item):
         return True
-    return not isinstance(item, Array) and (is_operator(item) or not _is_foreign(type(item)))
+    if isinstance(item, Array):
+        return bool(item.dtype == object)
+    return not _is_foreign(type(item), _LIBRARIES if isinstance(item, Collection) else _FOREIGN)
 
 
 def resources(op: Any) -> Iterator[Any]:
@@ -264,7 +271,9 @@ def lost(op: Any) -> Iterator[str]:
         what = each.what
         if each.resource:
             continue
-        if isinstance(what, Iterator) and not (isinstance(what, io.IOBase) and (what.closed or what.writable())):
+        if isinstance(what, (Iterator, SimpleQueue)) and not (
+            isinstance(what, io.IOBase) and (what.closed or what.writable())
+        ):
             yield f"{each.where or 'it'}, a {type(what).__name__},"
         elif isinstance(what, FunctionType) and not _is_foreign(what):
             yield from _changes(what)
@@ -375,6 +384,8 @@ def _now(what: Any) -> Any:
         return copy.copy(what) if type(what) in (dict, list, set, deque) else list(what)
     if isinstance(what, (bytearray, array, memoryview)):
         return zlib.crc32(bytes(what))
+    if isinstance(what, (io.StringIO, io.BytesIO)):
+        return None if what.closed else (what.tell(), hash(what.getvalue()))
     if isinstance(what, Array):
         if type(what).__module__ == "numpy":
             return zlib.crc32(what.flat[: MOST_BYTES // max(1, what.itemsize)].tobytes())

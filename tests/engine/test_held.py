@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import random
+import threading
+import weakref
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property, partial
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -76,6 +81,21 @@ def seeded(function: Callable[[int], float]) -> Callable[[int], float]:
     return function
 
 
+ALIVE: list[Any] = []
+
+
+def alive(sums: Sum) -> Sum:
+    """What somebody else holds."""
+    ALIVE.append(sums)
+    return sums
+
+
+def in_thread(sums: Sum) -> Any:
+    held = threading.local()
+    held.sums = sums
+    return held
+
+
 HOLDING: dict[str, Callable[[], Any]] = {
     "list": lambda: Using([Sum()], lambda held, x: held[0].add(x)),
     "tuple": lambda: Using((Sum(),), lambda held, x: held[0].add(x)),
@@ -86,6 +106,12 @@ HOLDING: dict[str, Callable[[], Any]] = {
     "closure": lambda: (lambda sums: lambda x: next(sums.add(y) for y in [x]))(Sum()),
     "default": lambda: by_default(Sum()),
     "plain object": lambda: Behind(SimpleNamespace(add=Sum().add)).add,
+    "weak": lambda: Using([weakref.ref(alive(Sum()))], lambda held, x: held[0]().add(x)),
+    "proxy": lambda: Using([weakref.proxy(alive(Sum()))], lambda held, x: held[0].add(x)),
+    "weak set": lambda: Using(weakref.WeakSet([alive(Sum())]), lambda held, x: next(iter(held)).add(x)),
+    "chain": lambda: Using(ChainMap({"a": Sum()}), lambda held, x: held["a"].add(x)),
+    "thread": lambda: Using(in_thread(Sum()), lambda held, x: held.sums.add(x)),
+    "array": lambda: Using(np.array([None, Sum()]), lambda held, x: held[1].add(x)),
     "operator": lambda: (lambda inner: lambda x: inner(x))(Inner()),
     "numpy": lambda: (lambda g: lambda x: x + g.normal())(np.random.default_rng(0)),
     "random": lambda: Using([random.Random(0)], lambda held, x: x + held[0].random()),
@@ -173,6 +199,7 @@ CERTAIN: list[tuple[Callable[[], Any], str]] = [
     (counting, "the variable n changes"),
     (noting, "the variable seen changes"),
     (lambda: reading(iter(N)), "variable items, a list_iterator, changes"),
+    (lambda: (lambda queue: lambda x: queue.put(x))(SimpleQueue()), "variable queue, a SimpleQueue, changes"),
     (lambda: Counter().up, "n of its Counter changes"),
     (lambda: Counter().note, "seen of its Counter changes"),
     (Forgetful, "its plain field total changes"),
@@ -253,6 +280,10 @@ def memoized() -> Any:
     return count
 
 
+def writing(text: Any, what: Any) -> Callable[[int], int]:
+    return lambda x: text.write(what)
+
+
 CHANGED: list[tuple[Callable[[], Any], str]] = [
     (lambda: noted_by(Slotted()), "variable of.n"),
     (lambda: partial(Slotted.up, Slotted()), ".args[0].n"),
@@ -260,6 +291,8 @@ CHANGED: list[tuple[Callable[[], Any], str]] = [
     (Shared, "class Shared.n"),
     (SharedOperator, "class SharedOperator.totals, a dict,"),
     (tensor, "variable total, a Tensor,"),
+    (lambda: writing(io.StringIO(), "x"), "variable text, a StringIO,"),
+    (lambda: writing(io.BytesIO(), b"x"), "variable text, a BytesIO,"),
     (viewed, "variable view, a memoryview,"),
     (memoized, "variable counts, a dict,"),
 ]

@@ -52,6 +52,13 @@ FAULTS = [
     Fault(
         "D14",
         "flowrl/engine/held.py",
+        "return item() if isinstance(item, weakref.ref) else item",
+        "return item",
+        HELD + "test_what_has_a_state_is_saved_wherever_it_is_held",
+    ),
+    Fault(
+        "D14",
+        "flowrl/engine/held.py",
         "return what._version if _is_tensor(what) else None",
         "return None",
         HELD + "test_whatever_an_object_keeps_its_state_in_is_looked_at",
@@ -66,7 +73,7 @@ FAULTS = [
     Fault(
         "D14",
         "flowrl/engine/held.py",
-        "for at, part in parts(item))",
+        "for at, part in parts(inside))",
         "for at, part in ())",
         HELD + "test_what_has_a_state_is_saved_wherever_it_is_held",
     ),
