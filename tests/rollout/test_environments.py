@@ -87,10 +87,10 @@ def test_the_fast_path_is_an_ids_own_vectorised_implementation() -> None:
         assert type(manager._env.unwrapped).__name__ == "CartPoleVectorEnv"
 
 
-def test_without_one_gymnasium_steps_copies_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_one_copies_step_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """T3: they give what environments in this process give."""
     with make("Acrobot-v1", env_manager="vector", env_manager_args={"autoreset_mode": "same_step"}) as workers:
-        assert "it has no vectorized implementation of its own, so gymnasium steps copies" in caplog.text
+        assert "it has no vectorized implementation of its own, so copies of it step" in caplog.text
         with ParallelRollouts(workers, steps=5).run(seed=2) as run:
             vectorised = next(run)
         assert "SAME_STEP" in workers.local.manager.autoreset
