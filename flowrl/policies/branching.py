@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.networks.distributions import check_choices, way_out
 from flowrl.networks.heads import MeanHead
@@ -18,7 +19,7 @@ from flowrl.networks.in_numpy import host
 from flowrl.networks.masks import action_mask, masked, valid_mean
 from flowrl.networks.networks import QNetwork
 from flowrl.networks.sampling import Array, argmax_sample, eps_greedy_sample
-from flowrl.policies.dqn import DQNLearning, DQNPolicy, best_action, of_action
+from flowrl.policies.dqn import DQNLearning, DQNPolicy, of_action, of_best, q_learning_loss
 from flowrl.policies.policy import ValueActing
 from flowrl.schedules import Schedule
 
@@ -148,16 +149,19 @@ class BranchingLearning(DQNLearning):
     policy: BranchingDQNPolicy
     compiles = True
 
-    def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
-        """The target network's values `[B, choices]` of the best actions in `obs_t [B, ...]`."""
-        policy, double = self.policy, self.policy.settings.double
-        q_target_t = policy.target(obs_t, policy.noise(), **at)
-        q_online_t = policy.model(obs_t, policy.noise()) if double else q_target_t
-        by_choice = zip(*(parts_of(each, policy.sizes) for each in (q_online_t, q_target_t, action_mask(obs_t))))
-        found = [of_action(q, best_action(online, q, double=double, mask_t=mask)) for online, q, mask in by_choice]
-        return torch.stack(found, 1)
+    @torch.no_grad()
+    def target(self, rows: Batch) -> torch.Tensor:
+        """Targets `[B]`, from the values `[B, choices]` of the best actions."""
+        policy, obs_t = self.policy, rows.next_obs
+        outputs_t = policy.target(obs_t, policy.noise())
+        q_t = policy.model(obs_t, policy.noise()) if policy.settings.double else outputs_t
+        by_choice = zip(*(parts_of(each, policy.sizes) for each in (outputs_t, q_t, action_mask(obs_t))))
+        best = torch.stack([of_best(*each) for each in by_choice], 1)
+        return policy.model.head.target(rows.reward.float(), rows.discount, best)
 
-    def of_taken(self, obs: Any, action: torch.Tensor, **at: torch.Tensor) -> torch.Tensor:
-        """The online network's values `[B, choices]` for the actions `[B, choices]` taken in `obs [B, ...]`."""
-        parts = parts_of(self.policy.model(obs, self.policy.noise(), **at), self.policy.sizes)
-        return torch.stack([of_action(part, taken) for part, taken in zip(parts, action.long().unbind(1))], 1)
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        policy, target = self.policy, self.target(rows)
+        parts = parts_of(policy.model(rows.obs, policy.noise()), policy.sizes)
+        q = torch.stack([of_action(part, taken) for part, taken in zip(parts, rows.action.long().unbind(1))], 1)
+        return q_learning_loss(policy.model.head, q, target, rows.get("weight"))

@@ -25,22 +25,40 @@ from flowrl.schedules import NumberOrSchedule, Schedule, linear_schedule, schedu
 from flowrl.settings import STEPS, Settings, fraction, positive, scheduled, setting, sizes
 
 
-def best_action(
-    q_online_t: torch.Tensor, q_target_t: torch.Tensor, *, double: bool, mask_t: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The action whose value a target uses, argmax_a Q(s_t, a), `[B]`, over the valid actions.
+def q_learning_loss(
+    head: ValueHead, outputs_tm1: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, **at: Any
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The mean of wᵢ ℓ(Q(s_tm1, a_tm1), y), and scalars to report, among them the `priority` of rows with a weight.
 
-    With `double`, the online network selects the action and the target network evaluates it (Q1); else the target
-    network does both.
+    y = r + d · Q_target(s_t, argmaxₐ Q(s_t, a)), see `of_best`; `head` defines ℓ, the priority, and what y is if a
+    distribution takes the place of the mean Q.
 
     Args:
-        q_online_t, q_target_t: `[B, A]`, both networks' values of the state arrived in.
-        mask_t: `[B, A]` bool, the valid actions there; None: all.
+        outputs_tm1: `[B, ...]`, those of the online network for the actions taken.
+        target: y, `[B, ...]`; see `ValueHead.target`.
+        weight: w, `[B]`; None: 1.
+        at: Further arguments of `ValueHead.errors`.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning".
+    """
+    errors, q = head.errors(outputs_tm1, target, **at), head(outputs_tm1.detach()).mean()
+    loss = errors.mean() if weight is None else (errors * weight).mean()
+    scalars = {"loss": loss, "q": q}
+    return loss, scalars if weight is None else {**scalars, "priority": head.priority(errors, outputs_tm1, target)}
+
+
+def of_best(outputs_t: torch.Tensor, q_t: torch.Tensor, mask_t: torch.Tensor | None = None) -> torch.Tensor:
+    """The target network's outputs `[B, ...]` for the best action, argmaxₐ Q(s_t, a) over the valid actions.
+
+    Args:
+        outputs_t: `[B, A, ...]`. q_t: `[B, A]`, the values that select: the online network's in double Q-learning, else
+            those of the outputs (Q1).
+        mask_t: `[B, A]` bool, the valid actions; None: all.
 
     Source: van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning", eq. 4.
     """
-    assert q_online_t.shape == q_target_t.shape
-    return torch.argmax(masked(q_online_t if double else q_target_t, mask_t), 1)
+    assert q_t.shape == outputs_t.shape[:2]
+    return of_action(outputs_t, torch.argmax(masked(q_t, mask_t), 1))
 
 
 def of_action(outputs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -63,7 +81,7 @@ class ValueSettings(Policy.Settings):
 
 @attrs.frozen(kw_only=True, slots=False)
 class DoubleQSettings(ValueSettings):
-    """Q-learning over discrete actions, see `best_action`."""
+    """Q-learning over discrete actions, see `of_best`."""
 
     double: bool = setting(True, "double Q-learning: the online network selects, the target network evaluates")
 
@@ -182,10 +200,9 @@ class DQNPolicy(Policy):
 
 
 class DQNLearning(Learning):
-    """The learn mode of a `DQNPolicy`: the loss and the priority of its head.
+    """The learn mode of a `DQNPolicy`: `q_learning_loss`, or with Munchausen rewards the target of `munchausen_target`.
 
-    The mean over rows of wᵢ · lossᵢ if they have a `weight`. The online network, the target network and the selection
-    of the best action each draw their own noise.
+    The online network, the target network and the selection of the best action each draw their own noise.
     """
 
     policy: DQNPolicy
@@ -202,71 +219,47 @@ class DQNLearning(Learning):
     @torch.no_grad()
     def target(self, rows: Batch) -> torch.Tensor:
         """Targets `[B, ...]` of the head for windows with `reward`, `next_obs` and `discount`."""
-        if self.policy.settings.munchausen:
-            return self.munchausen_target(rows)
-        outputs_t = self.of_best(rows.next_obs, **self.at_t(rows))
-        return self.policy.model.head.target(rows.reward.float(), rows.discount, outputs_t)
-
-    def at_tm1(self, rows: Batch) -> dict[str, torch.Tensor]:
-        """Arguments of the online network for the state acted from, besides observations."""
-        return {}
-
-    def at_t(self, rows: Batch) -> dict[str, torch.Tensor]:
-        """Arguments of the target network for the state arrived in."""
-        return {}
-
-    def munchausen_target(self, rows: Batch) -> torch.Tensor:
-        """Σₐ π(a | s_t) times the head's target for a reward of r + α [τ log π(a_tm1 | s_tm1)]₋₁⁰ − d τ log π(a | s_t).
-
-        π is the softmax of the target network's values / τ, see `values_t`. For the mean this is eq. 1 of the source,
-        for quantiles its M-IQN, and for a categorical distribution the mixture over actions.
-
-        Source: Vieillard et al. 2020, "Munchausen Reinforcement Learning".
-        """
-        policy, head = self.policy, self.policy.model.head
-        tau = policy.settings.munchausen_temperature
-
-        def log_pi(values: torch.Tensor, obs: Any) -> torch.Tensor:
-            return torch.log_softmax(masked(values, action_mask(obs)) / tau, 1)
-
-        log_pi_tm1 = log_pi(policy.target(rows.obs, policy.noise()), rows.obs)
-        outputs_t = policy.target(rows.next_obs, policy.noise(), values=False, **self.at_t(rows))
-        log_pi_t = log_pi(self.values_t(rows.next_obs, outputs_t), rows.next_obs)
-        bonus = policy.settings.munchausen * (tau * of_action(log_pi_tm1, rows.action.long())).clamp(-1, 0)
-        pi_t = log_pi_t.exp()
-        reward = (rows.reward.float() + bonus)[:, None] - rows.discount[:, None] * tau * log_pi_t
-        discount = rows.discount[:, None].expand_as(reward)
-        each = head.target(reward.flatten(), discount.flatten(), outputs_t.flatten(0, 1)).view_as(outputs_t)
-        target: torch.Tensor = (pi_t.view(*pi_t.shape, *[1] * len(head.shape)) * each).sum(1)
-        return target
-
-    def values_t(self, obs_t: Any, outputs_t: torch.Tensor) -> torch.Tensor:
-        """The target network's values `[B, A]` in `obs_t [B, ...]`, of which it has given `outputs_t [B, A, ...]`."""
-        values: torch.Tensor = self.policy.model.head(outputs_t)
-        return values
-
-    def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
-        """The target network's outputs `[B, ...]` for the best action in `obs_t [B, ...]`: see `best_action`."""
-        policy, head, double = self.policy, self.policy.model.head, self.policy.settings.double
-        outputs_t = policy.target(obs_t, policy.noise(), values=False, **at)
-        q_target_t = head(outputs_t)
-        q_online_t = policy.model(obs_t, policy.noise()) if double else q_target_t
-        best = best_action(q_online_t, q_target_t, double=double, mask_t=action_mask(obs_t))
-        return of_action(outputs_t, best)
-
-    def of_taken(self, obs: Any, action: torch.Tensor, **at: torch.Tensor) -> torch.Tensor:
-        """The online network's outputs `[B, ...]` for the actions `[B]` taken in `obs [B, ...]`."""
-        return of_action(self.policy.model(obs, self.policy.noise(), values=False, **at), action.long())
+        policy, head, given, obs_t = self.policy, self.policy.model.head, self.policy.settings, rows.next_obs
+        if given.munchausen:
+            q_tm1 = policy.target(rows.obs, policy.noise())
+            outputs_t = policy.target(obs_t, policy.noise(), values=False)
+            return munchausen_target(head, rows, q_tm1, outputs_t, head(outputs_t), given)
+        outputs_t = policy.target(obs_t, policy.noise(), values=False)
+        q_t = policy.model(obs_t, policy.noise()) if given.double else head(outputs_t)
+        return head.target(rows.reward.float(), rows.discount, of_best(outputs_t, q_t, action_mask(obs_t)))
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """See `Learning.loss`."""
-        head = self.policy.model.head
-        target = self.target(rows)
-        at = self.at_tm1(rows)
-        outputs = self.of_taken(rows.obs, rows.action, **at)
-        errors, q = head.errors(outputs, target, **at), head(outputs.detach()).mean()
-        if "weight" not in rows:
-            loss = errors.mean()
-            return loss, {"loss": loss, "q": q}
-        loss = (errors * rows["weight"]).mean()
-        return loss, {"loss": loss, "q": q, "priority": head.priority(errors, outputs, target)}
+        """See the class."""
+        policy, target = self.policy, self.target(rows)
+        outputs = of_action(policy.model(rows.obs, policy.noise(), values=False), rows.action.long())
+        return q_learning_loss(policy.model.head, outputs, target, rows.get("weight"))
+
+
+def munchausen_target(
+    head: ValueHead,
+    rows: Batch,
+    q_tm1: torch.Tensor,
+    outputs_t: torch.Tensor,
+    q_t: torch.Tensor,
+    given: DQNPolicy.Settings,
+) -> torch.Tensor:
+    """Σₐ π(a | s_t) times the head's target for a reward of r + α [τ log π(a_tm1 | s_tm1)]₋₁⁰ − d τ log π(a | s_t).
+
+    π is the softmax of the target network's values / τ over the valid actions. For the mean this is eq. 1 of the
+    source, for quantiles its M-IQN, and for a categorical distribution the mixture over actions.
+
+    Args:
+        rows: Windows of one step. q_tm1, q_t: `[B, A]`, the target network's values. outputs_t: `[B, A, ...]`.
+        given: α and τ.
+
+    Source: Vieillard et al. 2020, "Munchausen Reinforcement Learning".
+    """
+    tau = given.munchausen_temperature
+    log_pi_tm1 = torch.log_softmax(masked(q_tm1, action_mask(rows.obs)) / tau, 1)
+    log_pi_t = torch.log_softmax(masked(q_t, action_mask(rows.next_obs)) / tau, 1)
+    bonus = given.munchausen * (tau * of_action(log_pi_tm1, rows.action.long())).clamp(-1, 0)
+    reward = (rows.reward.float() + bonus)[:, None] - rows.discount[:, None] * tau * log_pi_t
+    discount = rows.discount[:, None].expand_as(reward)
+    each = head.target(reward.flatten(), discount.flatten(), outputs_t.flatten(0, 1)).view_as(outputs_t)
+    target: torch.Tensor = (log_pi_t.exp().view(*log_pi_t.shape, *[1] * len(head.shape)) * each).sum(1)
+    return target

@@ -14,9 +14,10 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.networks.heads import ImplicitHead
 from flowrl.networks.in_numpy import Function, linear_in_numpy
+from flowrl.networks.masks import action_mask
 from flowrl.networks.networks import QNetwork
 from flowrl.networks.sampling import Array
-from flowrl.policies.dqn import DQNLearning, DQNPolicy
+from flowrl.policies.dqn import DQNLearning, DQNPolicy, munchausen_target, of_action, of_best, q_learning_loss
 from flowrl.settings import Settings, positive
 
 
@@ -96,7 +97,7 @@ class IQNLearning(DQNLearning):
     """The loss of `DQNLearning` at levels that are drawn uniformly for each row of a minibatch.
 
     Σᵢ mean_j of the quantile Huber loss of θ_τᵢ(s_tm1, a) and r + d θ_τ'ⱼ(s_t, a*) at level τᵢ (Q5), i = 1 .. N,
-    j = 1 .. N'. The best action a* is that of `best_action`; without `double`, by the mean of the N' quantiles.
+    j = 1 .. N'. The best action a* is that of `of_best`; without `double`, by the mean of the N' quantiles.
 
     Source: Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", eqs. 2 and 3.
     """
@@ -115,15 +116,21 @@ class IQNLearning(DQNLearning):
         levels: torch.Tensor = self.policy.tensor(self.policy.stream.uniform((rows, count)))
         return levels
 
-    def at_tm1(self, rows: Batch) -> dict[str, torch.Tensor]:
-        """See `DQNLearning.at_tm1`."""
-        return {"levels": rows.levels}
+    @torch.no_grad()
+    def target(self, rows: Batch) -> torch.Tensor:
+        """Targets `[B, N']`. Munchausen's π is that of the values at the levels of acting; those of targets are few."""
+        policy, head, given, obs_t = self.policy, self.policy.model.head, self.policy.settings, rows.next_obs
+        if given.munchausen:
+            q_tm1 = policy.target(rows.obs, policy.noise())
+            outputs_t = policy.target(obs_t, policy.noise(), values=False, levels=rows.next_levels)
+            return munchausen_target(head, rows, q_tm1, outputs_t, policy.target(obs_t, policy.noise()), given)
+        outputs_t = policy.target(obs_t, policy.noise(), values=False, levels=rows.next_levels)
+        q_t = policy.model(obs_t, policy.noise()) if given.double else head(outputs_t)
+        return head.target(rows.reward.float(), rows.discount, of_best(outputs_t, q_t, action_mask(obs_t)))
 
-    def at_t(self, rows: Batch) -> dict[str, torch.Tensor]:
-        """See `DQNLearning.at_t`."""
-        return {"levels": rows.next_levels}
-
-    def values_t(self, obs_t: Any, outputs_t: torch.Tensor) -> torch.Tensor:
-        """See `DQNLearning.values_t`; at the levels of acting, since those of targets are few and drawn."""
-        values: torch.Tensor = self.policy.target(obs_t, self.policy.noise())
-        return values
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        policy, target = self.policy, self.target(rows)
+        all_outputs = policy.model(rows.obs, policy.noise(), values=False, levels=rows.levels)
+        outputs = of_action(all_outputs, rows.action.long())
+        return q_learning_loss(policy.model.head, outputs, target, rows.get("weight"), levels=rows.levels)

@@ -14,8 +14,9 @@ from flowrl.data import Batch
 from flowrl.data.columns import AGENT, STATE
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.networks.heads import MeanHead
+from flowrl.networks.masks import action_mask
 from flowrl.networks.networks import Encoder, QNetwork, encoder, without
-from flowrl.policies.dqn import DoubleQSettings, DQNLearning, DQNPolicy
+from flowrl.policies.dqn import DoubleQSettings, DQNLearning, DQNPolicy, of_action, of_best, q_learning_loss
 from flowrl.settings import positive, setting
 
 Mixer = Literal["sum", "monotonic"]
@@ -191,14 +192,19 @@ class TeamLearning(DQNLearning):
         """See `DQNLearning.prepare`. Raises: SchemaError unless rows are those of the whole team."""
         return check_joint(super().prepare(batch), self.policy.agents)
 
-    def of_best(self, obs_t: Any, **at: torch.Tensor) -> torch.Tensor:
-        """The team's value `[B]` if all do what is best in `obs_t [B, A, ...]`."""
-        best = super().of_best(obs_t.flat(), **at).reshape(-1, self.policy.agents)
-        mixed: torch.Tensor = self.policy.target.mixer(best, obs_t)
-        return mixed
+    @torch.no_grad()
+    def target(self, rows: Batch) -> torch.Tensor:
+        """Targets `[B]` of the team's value."""
+        policy, obs_t = self.policy, rows.next_obs.flat()
+        outputs_t = policy.target(obs_t, policy.noise())
+        q_t = policy.model(obs_t, policy.noise()) if policy.settings.double else outputs_t
+        best = of_best(outputs_t, q_t, action_mask(obs_t)).reshape(-1, policy.agents)
+        target: torch.Tensor = rows.reward.float() + rows.discount * policy.target.mixer(best, rows.next_obs)
+        return target
 
-    def of_taken(self, obs: Any, action: torch.Tensor, **at: torch.Tensor) -> torch.Tensor:
-        """The team's value `[B]` of the actions `[B, A]` taken in `obs [B, A, ...]`."""
-        taken = super().of_taken(obs.flat(), action.reshape(-1), **at).reshape(action.shape)
-        mixed: torch.Tensor = self.policy.model.mixer(taken, obs)
-        return mixed
+    def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """See the class."""
+        policy, target = self.policy, self.target(rows)
+        q = of_action(policy.model(rows.obs.flat(), policy.noise()), rows.action.reshape(-1).long())
+        mixed = policy.model.mixer(q.reshape(rows.action.shape), rows.obs)
+        return q_learning_loss(policy.model.head, mixed, target, rows.get("weight"))

@@ -78,15 +78,15 @@ FAULTS = [
     Fault(
         "Q12",
         "flowrl/policies/dqn.py",
-        "return torch.log_softmax(masked(values, action_mask(obs)) / tau, 1)",
-        "return torch.log_softmax(values / tau, 1)",
+        "masked(q_t, action_mask(rows.next_obs)) / tau",
+        "q_t / tau",
         DQN + "test_munchausen_targets_against_a_loop",
     ),
     Fault(
         "Q12",
-        "flowrl/policies/dqn.py",
-        "log_pi(self.values_t(rows.next_obs, outputs_t), rows",
-        "log_pi(head(outputs_t), rows",
+        "flowrl/policies/iqn.py",
+        "policy.target(obs_t, policy.noise()), given)",
+        "head(outputs_t), given)",
         IQN + "test_munchausen_targets_prefer_by_the_levels_of_acting",
     ),
     Fault(
@@ -118,8 +118,8 @@ FAULTS = [
     Fault(
         "Q1",
         QMIX,
-        "self.policy.target.mixer",
-        "self.policy.model.mixer",
+        "policy.target.mixer",
+        "policy.model.mixer",
         TEAM + "test_targets_are_those_of_a_loop_over_agents",
     ),
     Fault(
@@ -139,14 +139,14 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/dqn.py",
-        "masked(q_online_t if double else q_target_t,",
-        "masked(q_target_t,",
-        DQN + "test_the_best_action_against_a_loop",
+        "q_t = policy.model(obs_t, policy.noise()) if given.double else head(outputs_t)",
+        "q_t = head(outputs_t)",
+        DQN + "test_masks_and_weights_in_the_loss",
     ),
     Fault(
         "Q1",
         "flowrl/policies/dqn.py",
-        "return of_action(outputs_t, best)",
+        "return of_action(outputs_t, torch.argmax(masked(q_t, mask_t), 1))",
         "return outputs_t.amax(1)",
         HEADS + "test_losses_and_priorities_of_rows_against_a_loop",
     ),
@@ -195,8 +195,8 @@ FAULTS = [
     Fault(
         "Q6",
         "flowrl/policies/dqn.py",
-        "policy.target(obs_t, policy.noise(), values=False, **at)",
-        "policy.target(obs_t, values=False, **at)",
+        "policy.noise(), values=False)\n        q_t",
+        "values=False)\n        q_t",
         NOISY + "test_learning_has_fresh_noise_in_every_forward",
     ),
     Fault(
@@ -251,8 +251,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/dqn.py",
-        "mask_t=action_mask(obs_t)",
-        "mask_t=None",
+        "of_best(outputs_t, q_t, action_mask(obs_t))",
+        "of_best(outputs_t, q_t)",
         DQN + "test_masks_and_weights_in_the_loss",
     ),
     Fault(
@@ -321,15 +321,15 @@ FAULTS = [
     Fault(
         "P2",
         "flowrl/policies/dqn.py",
-        '(errors * rows["weight"]).mean()',
+        "(errors * weight).mean()",
         "errors.mean()",
         "tests/operators/test_replay_ops.py::test_the_loss_is_the_mean_of_weighted_errors",
     ),
     Fault(
         "O1",
         "flowrl/policies/dqn.py",
-        "self.policy.model(obs, self.policy.noise(), values=False, **at)",
-        "self.policy.model(self.policy.model.trunk[0].normalizer(obs), self.policy.noise(), values=False, **at)",
+        "policy.model(rows.obs, policy.noise(), values=False)",
+        "policy.model(policy.model.trunk[0].normalizer(rows.obs), policy.noise(), values=False)",
         NORMALIZER + "test_the_loss_of_rows_from_replay_normalizes_them_once",
     ),
     Fault(
