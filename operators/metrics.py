@@ -112,7 +112,8 @@ class Report:
             return True
         if not now and counters.get("updates", 0) // self.every > self.last.get("updates", 0) // self.every:
             return True
-        return any(self.last.get(name, 0) < bound <= counters.get(name, 0) for name, bound in self.context.bounds)
+        bounds = self.context.bounds
+        return bool(bounds) and any(self.last.get(name, 0) < most <= counters.get(name, 0) for name, most in bounds)
 
     def finish(self) -> list[dict[str, Any]]:
         heard = any(count for _, count in self.sums.values())

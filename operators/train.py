@@ -145,15 +145,15 @@ class TrainOneStep:
         return Schema()
 
     def __call__(self, batch: Batch | MultiAgentBatch) -> dict[str, Any]:
-        parts = self._parts()
-        of: Any = {"": batch} if self.policies is None else batch
-        if self.policies is not None and not isinstance(batch, MultiAgentBatch):
+        if self.policies is None:
+            return self._train(self.workers, batch)
+        if not isinstance(batch, MultiAgentBatch):
             self._refuse(batch)
-        scalars: dict[str, Any] = {}
+        parts, scalars = self._parts(), dict[str, Any]()
         for name, workers in parts.items():
-            if name in of:
+            if name in batch:
                 whose = name if len(parts) > 1 else ""
-                found = self._train(workers, of[name], whose)
+                found = self._train(workers, batch[name], whose)
                 scalars |= {f"{key}/{whose}": value for key, value in found.items()} if whose else found
         return scalars
 

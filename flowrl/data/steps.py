@@ -23,10 +23,12 @@ def is_fragment(batch: Batch) -> bool:
 
     Raises: SchemaError if there are several rewards per step.
     """
-    if "reward" not in batch:
+    if (rewards := batch.get("reward")) is None:
         told = next((name for name in PER_STEP if name in batch), None)
         return len(batch.shape if told is None else batch[told].shape) >= 2
-    reward, flags = batch["reward"].shape, batch["terminated"].shape if "terminated" in batch else ()
+    if len(reward := rewards.shape) < 2:
+        return False
+    flags = batch["terminated"].shape if "terminated" in batch else ()
     if 0 < len(flags) < len(reward):
         raise SchemaError(
             f"reward has the shape {list(reward)}, terminated {list(flags)}: expected one reward per step; weigh them "
@@ -37,7 +39,7 @@ def is_fragment(batch: Batch) -> bool:
 
 def tells_fragments(batch: Batch) -> bool:
     """Whether a column of one number per step tells fragments from rows, and not only the axes that columns share."""
-    return any(name in batch for name in PER_STEP)
+    return not batch.keys().isdisjoint(PER_STEP)
 
 
 def real_steps(batch: Batch) -> int:
@@ -46,9 +48,13 @@ def real_steps(batch: Batch) -> int:
     >>> real_steps(Batch(reward=np.ones((3, 2)), mask=[[1, 1], [1, 0], [1, 0]]))
     4
     """
-    if "mask" in batch:
+    columns = batch.keys()
+    if "mask" in columns:
         return int((batch["mask"] != 0).sum())
-    return math.prod(batch.shape[: 1 + is_fragment(batch)]) if len(batch.keys()) else 0
+    if "reward" in columns:  # it decides, and the other columns need not be looked at
+        shape = batch["reward"].shape
+        return shape[0] if len(shape) == 1 else math.prod(shape[: 1 + is_fragment(batch)])
+    return math.prod(batch.shape[: 1 + is_fragment(batch)]) if columns else 0
 
 
 def real_rows(batch: Batch, *, fragment: bool | None = None) -> Batch:

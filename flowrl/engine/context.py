@@ -185,7 +185,7 @@ class Context:
 
     def count(self, unit: str, n: int = 1) -> None:
         """Add to a counter of the run, in its unit."""
-        self.metrics.count(_text(unit), n)
+        self.metrics.count(unit if unit.__class__ is str else _text(unit), n)
 
     def record(self, name: str, *values: Any) -> None:
         """Keep values for the next report, at most `RECORD_LIMIT` of a name."""

@@ -184,19 +184,20 @@ class Run:
 
     def step(self) -> Any:
         """One step of the plan: an item or a `Signal`. Between two steps the state is complete."""
-        with self._turn():
-            began = clock()
-            try:
-                item = self._pull()
-                return WORKED if item is BLOCKED and self._root.relent() else item
-            finally:
-                self.inside += clock() - began
+        if self._busy or (self._threads and self._in_own_thread()):
+            self._refuse_turn()
+        self._busy, began = True, clock()
+        try:
+            item = self._pull()
+            return WORKED if item is BLOCKED and self._root.relent() else item
+        finally:
+            self._busy = False
+            self.inside += clock() - began
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Pull, save or load the run, and nobody else does meanwhile."""
-        in_own_thread = self._in_own_thread()
-        if self._busy or in_own_thread:
+        if self._busy or (self._threads and self._in_own_thread()):
             self._refuse_turn()
         self._busy = True
         try:

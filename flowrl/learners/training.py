@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -110,30 +112,28 @@ class Training:
                 break
         if not steps:
             return Trained({}, {}, {})
-        learn.say_if_old(max((int(each.max(initial=0)) for each in records[LAG]), default=0), len(steps))
-        scalars: dict[str, Any] = {**{name: float(value) for name, value in first.items()}, **_means(steps)}
-        scalars |= {name: float(value) for name, value in learn.describe(rows).items()}
+        learn.say_if_old(records[LAG], len(steps))
+        found = {**first, **(steps[0] if len(steps) == 1 else _means(steps)), **learn.describe(rows)}
+        scalars: dict[str, Any] = {name: float(value) for name, value in found.items()}
         if priorities:
             scalars["priorities"] = Batch.cat(priorities).to_numpy()
         return Trained(scalars, {"trained": trained, "updates": len(steps)}, records)
 
     def _minibatches(
         self, learn: Learning, rows: Batch, real: int, generator: np.random.Generator, all_reduce: AllReduce | None
-    ) -> Iterator[Batch]:
+    ) -> Iterable[Batch]:
         """The minibatches of all epochs; none for a batch without real rows, which an adder may emit."""
         if all_reduce is not None and not all_reduce.one_batch:
             if learn.recurrent:
                 raise PlanError("workers cannot train a policy with a memory together: use TrainOneStep(workers)")
-            yield from self._own_minibatches(rows, generator, all_reduce)
-            return
-        size = self.minibatch_size or real
-        for _ in range(self.num_sgd_iter if real else 0):
-            if size >= real:
-                yield rows
-            elif learn.recurrent:
-                yield from _whole_sequences(rows, math.ceil(real / size), generator)
-            else:
-                yield from rows.split(size, True, generator)
+            return self._own_minibatches(rows, generator, all_reduce)
+        if (size := self.minibatch_size or real) >= real:
+            return [rows] * (self.num_sgd_iter if real else 0)
+        if learn.recurrent:
+            epoch = partial(_whole_sequences, rows, math.ceil(real / size), generator)
+        else:
+            epoch = partial(rows.split, size, True, generator)
+        return chain.from_iterable(epoch() for _ in range(self.num_sgd_iter))
 
     def _own_minibatches(self, rows: Batch, generator: np.random.Generator, all_reduce: AllReduce) -> Iterator[Batch]:
         """Equally many for all learners, whatever their rows: a learner with one more step would wait for ever."""
@@ -155,8 +155,6 @@ class Training:
 
 def _means(steps: list[dict[str, Any]]) -> dict[str, float]:
     """The mean of each scalar over the steps that have it: a delayed actor does not learn in every step."""
-    if len(steps) == 1:
-        return {name: float(value) for name, value in steps[0].items()}
     names = dict.fromkeys(name for step in steps for name in step)
     found = {name: [float(step[name]) for step in steps if name in step] for name in names}
     return {name: sum(values) / len(values) for name, values in found.items()}

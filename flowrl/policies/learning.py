@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
@@ -154,13 +154,14 @@ class Learning(abc.ABC):
         A parameter group with a `name` may have its own rate, in the policy's `learning_rates`.
         """
         policy, rates = self.policy, []
+        if not policy.learning_rates and not callable(policy.learning_rate):
+            return
         for group in policy.optimizer.param_groups:
             rate = policy.learning_rates.get(group.get("name", ""), policy.learning_rate)
             if callable(rate):
                 group["lr"] = _checked(rate(env_steps), group.get("name", ""), env_steps)
             rates.append(group["lr"])
-        if callable(policy.learning_rate) or policy.learning_rates:
-            self._say_if_over(max(rates), env_steps)
+        self._say_if_over(max(rates), env_steps)
 
     def _say_if_over(self, rate: float, env_steps: int) -> None:
         """Warn once if a run goes on after its learning rate became 0."""
@@ -176,9 +177,11 @@ class Learning(abc.ABC):
                 self._zero_since,
             )
 
-    def say_if_old(self, lag: int, updates: int) -> None:
+    def say_if_old(self, lags: Sequence[Any], updates: int) -> None:
         """Warn once if rows of a loss for fresh ones are more than two batches of `updates` old (D15)."""
-        if "on_policy" in self.requires and lag > MOST_BATCHES * updates and not self._said_old:
+        if self._said_old or "on_policy" not in self.requires:
+            return
+        if (lag := max((int(each.max(initial=0)) for each in lags), default=0)) > MOST_BATCHES * updates:
             self._said_old = True
             log.warning(
                 "%s learns on-policy, but from rows that are %d versions of the weights old, at %d versions a batch: "

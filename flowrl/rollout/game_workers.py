@@ -108,7 +108,7 @@ class GameWorkers(BaseWorkers):
     @property
     def policy(self) -> Any:
         """See `BaseWorkers.policy`."""
-        if not self._are_several:
+        if len(self.parts) < 2:
             return super().policy
         self._take_newest()
         return Policies(self._policies, self.as_one)

@@ -9,7 +9,7 @@ import attrs
 
 from flowrl.actors.actors import HERE, Actors, Resources
 from flowrl.engine.protocols import WorkerContract
-from flowrl.engine.workers.futures import Future
+from flowrl.engine.workers.futures import Future, failed
 from flowrl.engine.workers.local import wait_for
 from flowrl.engine.workers.subplan import packed
 from flowrl.errors import FlowError, WorkerDied
@@ -143,7 +143,7 @@ class RemoteGroups:
             self._let_go()
         process = member.process
         if member.life != self._actors.restarts[process]:
-            return _failed(WorkerDied(repr(member), "a new process has replaced it"))
+            return failed(WorkerDied(repr(member), "a new process has replaced it"))
         if method == "open_plan" and not self.are_here:
             key, plan, paths, *rest = args
             args = key, self._part(plan, paths), paths, *rest
@@ -278,9 +278,3 @@ class RemoteGroups:
         for broadcast in self._broadcasts.values():
             broadcast.forget()
         self._actors.close()
-
-
-def _failed(error: Exception) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future

@@ -802,8 +802,8 @@ FAULTS = [
     Fault(
         "D1",
         "flowrl/learners/training.py",
-        "rows.split(size, True, generator)",
-        "rows.split(size, True, __import__('numpy').random.default_rng())",
+        "partial(rows.split, size, True, generator)",
+        "partial(rows.split, size, True, __import__('numpy').random.default_rng())",
         EVERY_PLAN + "test_the_contract_of_plans",
     ),
     Fault(

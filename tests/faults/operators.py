@@ -130,8 +130,8 @@ FAULTS = [
     Fault(
         "F12",
         "operators/metrics.py",
-        "for name, bound in self.context.bounds)",
-        "for name, bound in ())",
+        "for name, most in bounds)",
+        "for name, most in ())",
         RESULTS + "test_a_bound_of_the_budget_is_reported_at_once_and_updates_count_before_the_first_step",
     ),
     Fault(

@@ -12,8 +12,8 @@ import numpy as np
 
 from flowrl.data.replay.rate_limiter import RateLimiter
 from flowrl.engine.schema import Schema
-from flowrl.engine.workers.futures import Future
-from flowrl.engine.workers.local import InlineWorker, wait_for
+from flowrl.engine.workers.futures import Future, completed, failed
+from flowrl.engine.workers.local import wait_for
 from flowrl.saved import Saved, all_or_nothing, random_generator
 
 SAVED = "the saved buffer"
@@ -183,7 +183,10 @@ class Store(abc.ABC):
 
     def ask(self, batch_size: int) -> Future[Any]:
         """Request a sample, if `can_sample`; pass the future to `answered` and nothing else."""
-        return InlineWorker(self).submit("sample", batch_size)
+        try:
+            return completed(self.sample(batch_size))
+        except Exception as error:
+            return failed(error)
 
     def arrived(self, futures: Sequence[Future[Any]]) -> list[Future[Any]]:
         """Those futures of samples that are completed."""

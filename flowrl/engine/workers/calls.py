@@ -16,7 +16,7 @@ from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import DONE, WAITING, WORKED, CalleeContract, Signal
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import Stage, as_item
-from flowrl.engine.workers.futures import Future, pickling_of, wait
+from flowrl.engine.workers.futures import Future, completed, pickling_of, wait
 from flowrl.engine.workers.local import DRAIN_SECONDS, InlineWorker, ThreadWorker, as_worker, ask, wait_for
 from flowrl.engine.workers.remote import Remote, nbytes_of
 from flowrl.errors import ValueLost, WorkerDied
@@ -101,7 +101,7 @@ class Call(Stage):
 
     def step(self) -> Any:
         if self.pending:  # left by drain(), a checkpoint or an error
-            old = [(value, _done(value)) if kind == "result" else self._ask(value) for kind, value in self.pending]
+            old = [(value, completed(value)) if kind == "result" else self._ask(value) for kind, value in self.pending]
             self._running.extendleft(reversed(old))
             self.pending.clear()
         signal = WORKED
@@ -354,9 +354,3 @@ class Prefetch(Stage):
         self._pause = True
         if self._worker is not None:
             self._worker.close()
-
-
-def _done(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future

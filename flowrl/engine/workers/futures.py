@@ -100,6 +100,20 @@ class Future(Generic[T]):
             log.exception("a callback of a future failed")
 
 
+def completed(value: T) -> Future[T]:
+    """A future with its answer, which nobody else has yet."""
+    future: Future[T] = Future()
+    future._value, future._done = value, True
+    return future
+
+
+def failed(error: BaseException) -> Future[Any]:
+    """A future that failed."""
+    future: Future[Any] = Future()
+    future._error, future._done = error, True
+    return future
+
+
 def pickling_of(future: Any) -> float:
     """Seconds for which its answer is pickled and unpickled; 0.0 for what is no future of flowrl's."""
     return future.pickling if isinstance(future, Future) else 0.0

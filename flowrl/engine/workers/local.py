@@ -9,7 +9,7 @@ from operator import methodcaller
 from typing import Any
 
 from flowrl.engine.protocols import StoringWorker, Worker
-from flowrl.engine.workers.futures import Future, following, pickling_of, wait
+from flowrl.engine.workers.futures import Future, completed, failed, following, pickling_of, wait
 from flowrl.errors import Stalled
 
 #: Seconds for which closing a run, or taking its state, waits for requests in flight.
@@ -26,12 +26,10 @@ class InlineWorker:
         self.target = target
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
         try:
-            future.set_result(getattr(self.target, method)(*args))
+            return completed(getattr(self.target, method)(*args))
         except Exception as error:
-            future.set_exception(error)
-        return future
+            return failed(error)
 
     def close(self) -> None:
         """Does nothing."""
@@ -80,7 +78,7 @@ def ask(worker: Any, method: str, *args: Any) -> Future[Any]:
     try:
         future: Future[Any] = worker.submit(method, *args)
     except Exception as error:
-        future = _failed(error)
+        future = failed(error)
     return future
 
 
@@ -89,13 +87,7 @@ def ask_apart(worker: StoringWorker, method: str, *args: Any) -> Future[Any]:
     try:
         return worker.submit_apart(method, *args)
     except Exception as error:
-        return _failed(error)
-
-
-def _failed(error: Exception) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_exception(error)
-    return future
+        return failed(error)
 
 
 def all_of(futures: Sequence[Future[Any]]) -> Future[list[Any]]:
