@@ -412,6 +412,18 @@ def test_every_plan_has_its_lines_counted_beside_those_of_rllib() -> None:
     assert text.splitlines()[-1] == "helpers of one plan, counted with it: none"
 
 
+@pytest.mark.slow
+def test_the_source_is_counted_and_no_room_has_more_than_it_may() -> None:
+    text = printed("house.py")
+    counts = dict(re.findall(r"^(.*?) {2,}([\d, ]+)$", text, re.MULTILINE))
+    rooms = {name: int(lines) for name, lines in counts.items() if (ROOT / name).is_dir()}
+    assert int(counts["lines of code"]) == sum(rooms.values()) > 30_000
+    assert int(counts["files that know the algorithm CrossQ"]) == 2  # its policy and its plan
+    files, calls = counts["flowrl run dqn: files, calls"].split(", ")
+    assert int(files) > 100 and int(calls.replace(",", "")) > 10_000
+    assert printed("house.py", "--check").startswith(f"lines of code: {counts['lines of code']}, allowed: ")
+
+
 def bare(source: str) -> int:
     """Lines that are not empty and no comment, and no docstring of one line."""
     return sum(bool(line.strip()) and not line.strip().startswith(("#", '"""')) for line in source.splitlines())
