@@ -22,7 +22,7 @@ from flowrl.operators.options import BufferSettings, JudgeSettings
 from flowrl.policies.alphazero import AlphaZeroPolicy
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
-from flowrl.trainer.players import Opponent
+from flowrl.trainer.players import OpponentFromRun
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = AlphaZeroPolicy.configured
@@ -78,5 +78,5 @@ class AlphaZero(Trainer):
     @classmethod
     def league(cls, config: Any) -> League:
         """See `Trainer.league`: it plays itself, and evaluations meet `eval_opponent`."""
-        judge = None if config.eval_opponent is None else Opponent(config.eval_opponent)
+        judge = None if config.eval_opponent is None else OpponentFromRun(config.eval_opponent)
         return League({"main": [Share(1.0, now=("main",))]}, pool_size=1, judge=judge)

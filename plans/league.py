@@ -27,7 +27,7 @@ from flowrl.rollout.league import League, Share
 from flowrl.rollout.match_making import pfsp_forgotten, pfsp_linear_capped, pfsp_squared, pfsp_variance
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import fraction, setting
-from flowrl.trainer.players import Opponent
+from flowrl.trainer.players import OpponentFromRun
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = PPOPolicy.configured
@@ -151,11 +151,11 @@ class LeagueTraining(Trainer):
     def league(cls, config: Any) -> League:
         """See `Trainer.league`."""
         names = config.named(*ROLES)
-        opponents = {name: Opponent(name) for name in config.opponents}
+        opponents = {name: OpponentFromRun(name) for name in config.opponents}
         return League(
             {name: config.shares(name) for name in names},
             pool_size=config.pool_size,
             opponents=opponents,
-            judge=None if config.eval_opponent is None else Opponent(config.eval_opponent),
+            judge=None if config.eval_opponent is None else OpponentFromRun(config.eval_opponent),
             restarts=[name for name in names if config.snapshots(name)["restart"]],
         )

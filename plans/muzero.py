@@ -25,7 +25,7 @@ from flowrl.policies.dqn import EpsilonSettings
 from flowrl.rollout import WorkerSet
 from flowrl.rollout.league import League, Share
 from flowrl.settings import positive
-from flowrl.trainer.players import Opponent
+from flowrl.trainer.players import OpponentFromRun
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = MuZeroPolicy.configured
@@ -117,5 +117,5 @@ class MuZero(Trainer):
         """See `Trainer.league`: in a game for two it plays itself, and evaluations meet `eval_opponent`."""
         if config.longest_game is None:
             return None
-        judge = None if config.eval_opponent is None else Opponent(config.eval_opponent)
+        judge = None if config.eval_opponent is None else OpponentFromRun(config.eval_opponent)
         return League({"main": [Share(1.0, now=("main",))]}, pool_size=1, judge=judge)

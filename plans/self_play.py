@@ -23,7 +23,7 @@ from flowrl.rollout.league import League, Share
 from flowrl.rollout.match_making import MATCH_MAKING
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import fraction, setting
-from flowrl.trainer.players import Opponent
+from flowrl.trainer.players import OpponentFromRun
 from flowrl.trainer.trainer import ActingConfig, Trainer
 
 policy = PPOPolicy.configured
@@ -86,6 +86,6 @@ class SelfPlay(Trainer):
         """See `Trainer.league`: one learner, which plays itself in a share of its matches."""
         past = Share(1.0 - config.self_play, past=("*",), match_making=MATCH_MAKING[config.match_making])
         shares = [Share(config.self_play, now=("main",)), past]
-        opponents = {name: Opponent(name) for name in config.opponents}
-        judge = None if config.eval_opponent is None else Opponent(config.eval_opponent)
+        opponents = {name: OpponentFromRun(name) for name in config.opponents}
+        judge = None if config.eval_opponent is None else OpponentFromRun(config.eval_opponent)
         return League({"main": shares}, pool_size=config.pool_size, opponents=opponents, judge=judge)

@@ -73,7 +73,7 @@ def profile(
 @plan_options
 @click.option("--cost", "costs", metavar="OPERATOR=S", multiple=True, help="Its seconds per item, not those measured.")
 @click.option(
-    "--way", type=Number(above=0), metavar="S", help="Seconds of a request beside its work; 0.002 by default."
+    "--latency", type=Number(above=0), metavar="S", help="Seconds of a request beside its work; 0.002 by default."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
@@ -83,7 +83,7 @@ def simulate(
     plan: str,
     num_workers: int | None,
     costs: tuple[str, ...],
-    way: float | None,
+    latency: float | None,
     as_json: bool,
     inserts: tuple[str, ...],
     **options: Any,
@@ -103,7 +103,7 @@ def simulate(
         raise ConfigError(f"--workers{given}: expected how many workers to simulate, 0 or more")
     seconds = {name: seconds_of(name, value) for name, value in pairs_of("--cost", costs).items()}
     if Path(plan).is_dir():
-        _check_of_run(ctx, plan, "as_json", "trust", "num_workers", "costs", "way")
+        _check_of_run(ctx, plan, "as_json", "trust", "num_workers", "costs", "latency")
         found = _profile_of(Path(plan))
     else:
         if inserts:
@@ -111,7 +111,7 @@ def simulate(
         plan_file = load_plan_file(plan)
         config = configured(plan_file, {}, num_workers=None, **options)
         found = measured(plan_file, config, MEASURED)
-    there = simulate(found, num_workers, way, seconds)
+    there = simulate(found, num_workers, latency, seconds)
     echo(json_text(there.values()) if as_json else "\n".join(there.lines()))
 
 

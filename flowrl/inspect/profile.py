@@ -7,7 +7,7 @@ The run takes as long as the slowest chain of work that cannot overlap:
   of a call with one request in flight.
 - The work of a thread of a `prefetch`, or of the worker of a call with several requests in flight.
 - The work of the workers of a `gather_async`: with Z seconds for an item, S of the reader and f requests in flight, one
-  gives min(1 / Z, f / (Z + S + L)) items per second; L is the time on the way: pickling, transport, scheduling.
+  gives min(1 / Z, f / (Z + S + L)) items per second; L is the latency: pickling, transport, scheduling.
 
 These are the asymptotic bounds of closed queueing networks (Denning and Buzen, The Operational Analysis of Queueing
 Network Models, 1978). A what-if is the ratio of two such times, so what the model leaves out of both cancels.
@@ -179,13 +179,15 @@ class Profile:
         for path in self._sources():
             yield path, self.seconds  # the pace of others
 
-    def resized(self, path: str, workers: int, way: float = 0.0, costs: Mapping[str, float] | None = None) -> Profile:
+    def resized(
+        self, path: str, workers: int, latency: float = 0.0, costs: Mapping[str, float] | None = None
+    ) -> Profile:
         """The same work behind a gather with other workers, each of which has a core: 0 are in the reader's thread.
 
         Args:
             path: The gather.
             workers: Processes that share its part of the plan evenly.
-            way: Seconds of a request beside work, if none was measured.
+            latency: Seconds of a request beside work, if none was measured.
             costs: Seconds per item of operators, by path, instead of those measured.
         """
         about, old, seconds = dict(self.ledger.stages[path]), self._of(path), self.seconds
@@ -199,7 +201,7 @@ class Profile:
                     busy[operator] = busy.get(operator, 0.0) + spent * times
                     items[operator] = items.get(operator, 0.0) + each.items.get(operator, 0) * times
             calls = sum(each.calls * seconds / max(each.wall, 1e-9) for each in old)
-            way = sum(self._way(each, about["in_flight"]) for each in old) / len(old)
+            latency = sum(self._latency(each, about["in_flight"]) for each in old) / len(old)
             mine.wall -= mine.waits.pop(path, 0.0)
             mine.by_worker.pop(path, None)
         else:
@@ -219,7 +221,7 @@ class Profile:
             mine.add({each: spent for each, spent in busy.items() if each != ENGINE})
             mine.wall += total
         elif about["kind"] == "gather_sync":
-            waited = (total + way * calls) / workers
+            waited = (total + latency * calls) / workers
             mine.add(waits={path: waited})
             mine.wall += waited
         made = [
@@ -236,11 +238,11 @@ class Profile:
         ]
         stages = {**self.ledger.stages, path: about}
         found = attrs.evolve(self, ledger=attrs.evolve(self.ledger, accounts=[*kept.values(), *made], stages=stages))
-        found._take(kept[DRIVER].wall, path, way)
-        found._take(found.modeled(NO_CHANGE), path, way)
+        found._take(kept[DRIVER].wall, path, latency)
+        found._take(found.modeled(NO_CHANGE), path, latency)
         return found
 
-    def _take(self, wall: float, path: str, way: float) -> None:
+    def _take(self, wall: float, path: str, latency: float) -> None:
         """Let all of it take so many seconds, in which everybody is idle where it does not work."""
         for each in self.ledger.accounts:
             worked = each.worked
@@ -253,7 +255,7 @@ class Profile:
                 each.waits = {FULL if each.kind == "thread" else NO_REQUEST: wall - worked}
             if each.stage == path:
                 flight = self.ledger.stages[path]["in_flight"]
-                each.trips = worked * (1 + (flight - 1) * worked / max(wall, 1e-9)) + way * each.calls
+                each.trips = worked * (1 + (flight - 1) * worked / max(wall, 1e-9)) + latency * each.calls
             each.wall = wall
 
     def _reader(self, path: str) -> Account:
@@ -274,7 +276,7 @@ class Profile:
             elif about["kind"] == "gather_sync":
                 slowest = max(map(self._work, workers))
                 spared = slowest - max(self._work(each, change) for each in workers)
-                if change.path == way_to(path):
+                if change.path == latency_of(path):
                     spared += max(0.0, waited - slowest) * (1 - 1 / change.times)
                 added = change.workers if change.path == path else 0
                 seconds += max(0.0, waited - spared) * len(workers) / (len(workers) + added)
@@ -293,12 +295,12 @@ class Profile:
         paces = []
         for worker, count in zip(workers, counts):
             item = self._work(worker, change) / max(count, 1e-9)
-            way = self._way(worker, in_flight) / (change.times if change.path == way_to(path) else 1)
-            paces.append(min(1 / max(item, 1e-9), in_flight / max(item + cycle + way, 1e-9)))
+            latency = self._latency(worker, in_flight) / (change.times if change.path == latency_of(path) else 1)
+            paces.append(min(1 / max(item, 1e-9), in_flight / max(item + cycle + latency, 1e-9)))
         added = change.workers if change.path == path else 0
         return float(total / (sum(paces) * (1 + added / len(paces))))
 
-    def _way(self, worker: Account, in_flight: float) -> float:
+    def _latency(self, worker: Account, in_flight: float) -> float:
         """Seconds of a request that are not work: on the way, without those behind earlier requests of the same worker.
 
         A request finds the worker at another one as often as the worker works.
@@ -346,14 +348,14 @@ class Profile:
     def cause(self) -> tuple[str, Account]:
         """The operator that bounds the pace, or `ENGINE` or `OUTSIDE`, and the account with most of its seconds."""
         paths = dict.fromkeys([*(path for each in self.ledger.accounts for path in each.busy), ENGINE])
-        ways = [way_to(path) for path, about in self.ledger.stages.items() if "gather" in about["kind"]]
-        by_gain = {path: self.gain(Change(path)) for path in [*paths, *ways]}
+        latencies = [latency_of(path) for path, about in self.ledger.stages.items() if "gather" in about["kind"]]
+        by_gain = {path: self.gain(Change(path)) for path in [*paths, *latencies]}
         outside = self.ledger.driver.waits.get(OUTSIDE, 0.0)
         by_gain[OUTSIDE] = outside / 2 / max(self.seconds - outside / 2, 1e-9)
         path, sources = max(by_gain, key=by_gain.__getitem__), self._sources()
         if sources and by_gain[path] < LEAST_GAIN:
             path = max(sources, key=sources.__getitem__)
-        if path in (OUTSIDE, *ways):
+        if path in (OUTSIDE, *latencies):
             return path, self.ledger.driver
         if path == ENGINE:
             return path, max(self.ledger.accounts, key=lambda each: each.engine)
@@ -369,7 +371,7 @@ class Profile:
             share = self._sources()[path] / self.seconds
             return f"Bottleneck: {path}. Others fill it, and the run waits for it {share:.0%} of the time."
         if path not in (ENGINE, *account.busy):
-            workers = self._of(path.removeprefix(way_to("")))
+            workers = self._of(path.removeprefix(latency_of("")))
             calls = max(sum(each.calls for each in workers), 1)
             all_three = zip(*((each.trips, each.worked, each.pickling) for each in workers))
             trip, work, pickling = (sum(each) / calls for each in all_three)
@@ -377,7 +379,7 @@ class Profile:
             return (
                 f"Bottleneck: {path}. Of the {_span(trip)} from a request to its answer the worker works "
                 f"{_span(work)}; {rest} transport and waiting for a processor."
-                + self._most(path.removeprefix(way_to("")), " {} of the waits are for {}.")
+                + self._most(path.removeprefix(latency_of("")), " {} of the waits are for {}.")
             )
         seconds = account.engine if path == ENGINE else account.busy[path]
         share, idle = seconds / account.wall, _asleep(account) / account.wall
@@ -420,9 +422,9 @@ class Profile:
                     each / account.calls for each in (account.worked, account.trips, account.pickling)
                 )
                 size = f", {account.nbytes / 1e6:,.1f} MB" if account.nbytes else ""
-                way = f"of work each, {_span(trip)} with the way" if trip else "each, with the way"
-                way += f", {_span(pickling)} of it pickling" if pickling else ""
-                lines.append(f"  {account.calls:,} answers{size}: {_span(work)} {way}")
+                latency = f"of work each, {_span(trip)} with latency" if trip else "each, with latency"
+                latency += f", {_span(pickling)} of it pickling" if pickling else ""
+                lines.append(f"  {account.calls:,} answers{size}: {_span(work)} {latency}")
             lines.append("")
         lines.append(self.sentence())
         told = [f"{change}: {gain:+.0%}" for change, gain in self.changes()[:MOST_CHANGES] if gain >= LEAST_GAIN]
@@ -502,7 +504,7 @@ class Profile:
             raise ConfigError(f"it is no profile: {type(error).__name__}: {error}") from error
 
 
-def way_to(path: str) -> str:
+def latency_of(path: str) -> str:
     """The name, beside operators, of what is between a gather and its workers."""
     return f"the way to the workers of {path}"
 

@@ -15,7 +15,7 @@ _state_dict, _load_state_dict = bare(torch.optim.Adam.state_dict), bare(torch.op
 
 
 @attrs.frozen
-class Moved:
+class Tensors:
     """The tensors that a step updates, one list entry per parameter; the `counts` are views of `steps [n]`."""
 
     parameters: list[torch.Tensor]
@@ -36,7 +36,7 @@ class Adam(torch.optim.Adam):
         lr, eps, betas: See `torch.optim.Adam`.
     """
 
-    _moved: Moved | None = None
+    _moved: Tensors | None = None
 
     def __init__(
         self, params: Iterable[Any], lr: float, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
@@ -75,7 +75,7 @@ class Adam(torch.optim.Adam):
                 maximize=False,
             )
 
-    def _find(self) -> Moved | None:
+    def _find(self) -> Tensors | None:
         """The tensors to update; None if some parameters have no state yet, or one kernel cannot update all."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         states = [self.state[parameter] for parameter in parameters if parameter in self.state]
@@ -85,7 +85,7 @@ class Adam(torch.optim.Adam):
         counts = list(steps.unbind())
         for state, count in zip(states, counts):
             state["step"] = count
-        return Moved(
+        return Tensors(
             parameters, [each["exp_avg"] for each in states], [each["exp_avg_sq"] for each in states], counts, steps
         )
 

@@ -14,7 +14,7 @@ from flowrl.envs.managers.games import GameManager, Seats
 from flowrl.policies import Policy
 from flowrl.rollout.acting import Actor
 from flowrl.rollout.noise import Array
-from flowrl.rollout.policy_map import Match, PolicyMap, Seated
+from flowrl.rollout.policy_map import Match, MatchPlayer, PolicyMap
 
 
 @attrs.define
@@ -26,14 +26,14 @@ class Player:
     actor: Actor
     plays: bool = True  #: whether it plays any seat at present
     #: `[games]`: where it plays, but does not learn, as in a match of another learner; None: nowhere.
-    guest: Array | None = None
+    plays_without_learning: Array | None = None
     sent: Array | None = None  #: `[N]`: the seats that acted in the newest step
 
     def learns(self, answered: Array | None) -> Array | None:
         """Of the seats `[N]` with an answer, None: all, those in which it is experience."""
-        if self.guest is None or not self.guest.any():
+        if self.plays_without_learning is None or not self.plays_without_learning.any():
             return answered
-        own: Array = ~np.repeat(self.guest, len(self.seats.agents))
+        own: Array = ~np.repeat(self.plays_without_learning, len(self.seats.agents))
         return own if answered is None else answered & own
 
     def send(self, env_steps: int, wait: Array | None) -> None:
@@ -77,7 +77,7 @@ class Players:
         self.games, self.policy_map, self._group = games, policy_map, group
         self.of: dict[str, Player] = {}
         #: Of each running game, who plays each agent; empty: the same in every match.
-        self.matches: dict[int, list[Seated]] = {}
+        self.matches: dict[int, list[MatchPlayer]] = {}
         tree = SeedTree(seed)
         for name, policy in policies.items():
             seats = Seats(games, policy_map.agents_of(name))
@@ -123,14 +123,14 @@ class Players:
         self.assign()
 
     def _seat(self, game: int, playing: Sequence[tuple[Any, ...]]) -> None:
-        self.matches[game] = match = [Seated(*each) for each in playing]
+        self.matches[game] = match = [MatchPlayer(*each) for each in playing]
         self.games.players[game] = [each.player for each in match]
         for name, player in self.of.items():
             player.seats.leave_to_others(game, np.array([each.policy != name for each in match]))
             player.plays = player.seats.others is None or not player.seats.others.all()
-            if player.guest is None:
-                player.guest = np.zeros(self.games.num_envs, np.bool_)
-            player.guest[game] = any(each.policy == name and not each.learns for each in match)
+            if player.plays_without_learning is None:
+                player.plays_without_learning = np.zeros(self.games.num_envs, np.bool_)
+            player.plays_without_learning[game] = any(each.policy == name and not each.learns for each in match)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: player.actor.state_dict() for name, player in self.of.items()}

@@ -29,7 +29,7 @@ Agents = Mapping[str, str] | Callable[[str, Match], str]
 the match, which is fixed for an episode (M7)."""
 
 
-class Seated(NamedTuple):
+class MatchPlayer(NamedTuple):
     """Who plays an agent in a match."""
 
     policy: str
@@ -136,14 +136,14 @@ class PolicyMap:
         kind = self.seating.kind_of(self.agents_of(policy)[0])
         return kind.observation_space, kind.action_space
 
-    def players(self, match: Match) -> list[Seated] | None:
+    def players(self, match: Match) -> list[MatchPlayer] | None:
         """Who plays each agent; None if that is the same in every match."""
         agents: Any = self.agents
         if not callable(agents):
             return None
         if isinstance(agents, DrawsMatches):
             learner = agents.learner(match)
-            return [Seated(each.policy, each.player, each.policy == learner) for each in agents.drawn(match)]
+            return [MatchPlayer(each.policy, each.player, each.policy == learner) for each in agents.drawn(match)]
         found = []
         for each in self.seating.agents:
             try:
@@ -152,7 +152,7 @@ class PolicyMap:
                 error.add_note(f"in agents, asked who plays agent {each!r} in {match}")
                 raise
             found.append(self._known(policy, each))
-        return [Seated(each, each) for each in found]
+        return [MatchPlayer(each, each) for each in found]
 
     def _named(self, agent: str) -> str:
         assert not callable(self.agents)

@@ -54,7 +54,7 @@ HOPE = -0.15
 #: Share of the seconds after which no run is begun, and the seconds that one with other processes on Ray needs.
 LAST, RAY_SECONDS = 0.8, 25.0
 #: Seconds of a request to another process beside its work, as long as none was measured.
-WAY = 2e-3
+LATENCY = 2e-3
 
 Settings = dict[str, Any]
 #: The options that are chosen, by number, one of each knob.
@@ -405,7 +405,7 @@ class Tuner:
         if (new.num_workers, new.grouping) != (old.num_workers, old.grouping):
             if new.grouping != old.grouping:
                 return None
-            resized = profile.resized(gather, new.num_workers, way=WAY)
+            resized = profile.resized(gather, new.num_workers, latency=LATENCY)
             return seconds / max(resized.modeled(NO_CHANGE), self._work(resized) / cores())
         if (new.env_manager, new.env_manager_args) != (old.env_manager, old.env_manager_args) and self._times:
             act = profile.ledger.stages[gather]["part"][0]

@@ -51,7 +51,7 @@ def rerun(path: str, plan: str | None = None, *, to: str | None = None, breaks: 
 
     Raises: ConfigError: there is no journal, or it is not of this plan.
     """
-    again = Again.of(Path(path))
+    again = Rerun.of(Path(path))
     if again.replay is None:
         raise ConfigError(f"{path} has no journal: a run writes one with --journal (journal=True)")
     again.run(plan, to, breaks)
@@ -65,13 +65,13 @@ def verify(path: str, plan: str | None = None, *, tolerance: float = TOLERANCE) 
 
     Args:
         plan: The plan, instead of the file that the run was of.
-        tolerance: See `Again`.
+        tolerance: See `Rerun`.
 
     Returns: the exit code: 0 if they do, 1 if not.
 
     Raises: ConfigError: the run depends on the clock, and has no journal; or on another plan.
     """
-    again = Again.of(Path(path))
+    again = Rerun.of(Path(path))
     here = {**versions(), "processor": processor()}
     then = {**again.about.get("versions", {}), "processor": again.about.get("processor")}
     again.others = [f"{name} was {then.get(name)} and is {now}" for name, now in here.items() if then.get(name) != now]
@@ -83,7 +83,7 @@ def verify(path: str, plan: str | None = None, *, tolerance: float = TOLERANCE) 
 
 
 @attrs.define
-class Again:
+class Rerun:
     """A run directory, and what came of running its plan again.
 
     Attributes:
@@ -112,7 +112,7 @@ class Again:
     parameters: tuple[str | None, str | None] = (None, None)
 
     @classmethod
-    def of(cls, path: Path) -> Again:
+    def of(cls, path: Path) -> Rerun:
         """Read what a run has written."""
         about = read_about(path)
         if forks_in(about):

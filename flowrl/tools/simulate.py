@@ -17,7 +17,7 @@ from flowrl.engine.workers.accounts import Account
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.inspect.profile import LEAST_GAIN, MOST_CHANGES, NEVER, Profile
 from flowrl.runs.config import Configuration
-from flowrl.tools.autotune import WAY, Trial
+from flowrl.tools.autotune import LATENCY, Trial
 from flowrl.trainer.plan_file import PlanFile
 
 #: Seconds that a plan is measured for, and those that it may take to warm up.
@@ -120,14 +120,14 @@ def measured(plan_file: PlanFile, config: Configuration, seconds: float = MEASUR
 
 
 def simulate(
-    profile: Profile, workers: int, way: float | None = None, costs: Mapping[str, float] | None = None
+    profile: Profile, workers: int, latency: float | None = None, costs: Mapping[str, float] | None = None
 ) -> Simulation:
     """The work of a profile with so many workers.
 
     Args:
         profile: Of a run of any size.
         workers: How many.
-        way: Seconds of a request beside work, where none was measured.
+        latency: Seconds of a request beside work, where none was measured.
         costs: Seconds per item of operators, by path or its last part, instead of those measured.
 
     Raises: ConfigError: the plan has no workers to change, or no such operator.
@@ -143,4 +143,6 @@ def simulate(
             way_out = f"it may be {' or '.join(sorted(hits))}" if hits else did_you_mean(name, known)
             raise ConfigError(f"--cost {name}={seconds:g}: no single operator has this name; {way_out}")
         by_path[hits[0]] = seconds
-    return Simulation(profile.resized(gathers[0], workers, WAY if way is None else way, by_path), gathers[0])
+    return Simulation(
+        profile.resized(gathers[0], workers, LATENCY if latency is None else latency, by_path), gathers[0]
+    )

@@ -26,7 +26,7 @@ def scripted(name: str) -> Any:
 
 
 @attrs.frozen
-class Opponent:
+class OpponentFromRun:
     """A factory of the policy of one player, for any process, which loads it from its file.
 
     Args:

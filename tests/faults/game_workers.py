@@ -176,8 +176,8 @@ FAULTS = [
     Fault(
         "L3",
         PLAYERS,
-        "match = [Seated(*each) for each in playing]",
-        "match = [Seated(*each[:2]) for each in playing]",
+        "match = [MatchPlayer(*each) for each in playing]",
+        "match = [MatchPlayer(*each[:2]) for each in playing]",
         LEAGUE + "test_only_the_learner_of_a_match_learns_from_it",
     ),
     Fault(

@@ -525,7 +525,7 @@ FAULTS = [
     Fault(
         "F10",
         REPLAY_ACTORS,
-        "                books.stock = ShardCounts(*request.future.result())\n",
+        "                record.counts = ShardCounts(*request.future.result())\n",
         "                pass\n",
         SHARDS + "test_rows_that_were_answered_for_are_counted_whoever_notices",
     ),
@@ -539,8 +539,8 @@ FAULTS = [
     Fault(
         "P4",
         REPLAY_ACTORS,
-        "        self._books[index] = ShardRecord(self._numbers)\n",
-        "        self._books[index] = ShardRecord(index)\n",
+        "        self._records[index] = ShardRecord(self._numbers)\n",
+        "        self._records[index] = ShardRecord(index)\n",
         SHARDS + "test_priorities_for_a_dead_shard_are_dropped",
     ),
     Fault(

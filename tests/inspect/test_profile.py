@@ -174,7 +174,7 @@ def test_pickling_is_told_apart_from_the_rest_of_the_way() -> None:
     book = CASES[5][1].ledger
     pickled = attrs.evolve(book.accounts[1], pickling=0.5, nbytes=2_000_000)
     given = Profile(attrs.evolve(book, accounts=[attrs.evolve(book.driver, items={"g": 100}), pickled]))
-    assert "  100 answers, 2.0 MB: 30 ms of work each, 90 ms with the way, 5 ms of it pickling" in given.lines()
+    assert "  100 answers, 2.0 MB: 30 ms of work each, 90 ms with latency, 5 ms of it pickling" in given.lines()
     assert given.sentence().endswith("5 ms are pickling, and the rest is transport and waiting for a processor.")
     edge = {"items": 100, "calls": 100, "bytes": 2_000_000, "seconds": 9, "work": 3, "pickling": 0.5}
     assert given.summary()["edges"] == {"g": pytest.approx(edge)}

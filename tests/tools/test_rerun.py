@@ -14,7 +14,7 @@ import pytest
 
 from flowrl.plans import A3C, APPO, DDPPO, IMPALA, ApexDQN
 from flowrl.runs.config import build_config
-from flowrl.tools.rerun import Again, by_clock
+from flowrl.tools.rerun import by_clock
 from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.trainer import Trainer
 from tests.cli.parts import SMALL as QUICK
@@ -51,8 +51,8 @@ def record(plan: str, out: Path, kill: str = "", workers: int = 0, results: int 
     return counters
 
 
-def again(run: Path) -> Again:
-    found = Again.of(run)
+def again(run: Path) -> Rerun:
+    found = Rerun.of(run)
     found.run()
     assert found.same, found.lines()
     assert found.replay is not None

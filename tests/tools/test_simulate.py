@@ -36,8 +36,8 @@ def inline(kind: str = "gather_async", in_flight: int = 2, *more: Account, **sta
     ],
 )
 def test_the_pace_is_that_of_the_slowest_chain(kind: str, workers: int, pace: float, cause: str) -> None:
-    """E9: at least as long as workers need for their share, and as the thread of the run for all; way: 10 ms."""
-    there = simulate(inline(kind), workers, way=0.01)
+    """E9: at least as long as workers need for their share, and as the thread of the run for all; latency: 10 ms."""
+    there = simulate(inline(kind), workers, latency=0.01)
     assert there.pace == pytest.approx(pace)
     assert len(there.workers) == workers
     if workers != 4 or kind == "gather_sync":
@@ -47,20 +47,20 @@ def test_the_pace_is_that_of_the_slowest_chain(kind: str, workers: int, pace: fl
 def test_work_is_neither_lost_nor_doubled_by_another_size() -> None:
     """E9, E1: each account sums to the time of all, and so do the seconds of an operator to what was measured."""
     for kind in ("gather_async", "gather_sync"):
-        there = simulate(inline(kind), 5, way=0.01).profile
+        there = simulate(inline(kind), 5, latency=0.01).profile
         assert {round(each.wall, 9) for each in there.ledger.accounts} == {round(there.seconds, 9)}
         assert sum(each.busy.get("act", 0.0) for each in there.ledger.accounts) == pytest.approx(8)
         again = simulate(there, 2)
-        assert again.pace == pytest.approx(simulate(inline(kind), 2, way=0.01).pace), "the way was measured"
+        assert again.pace == pytest.approx(simulate(inline(kind), 2, latency=0.01).pace), "the way was measured"
         assert simulate(there, 0).pace == pytest.approx(100)
 
 
 def test_what_is_in_flight_and_how_old_it_becomes_follow_from_the_pace() -> None:
     """E9: Little's law. A row is behind all others in flight, each of which is an update here."""
-    many = simulate(inline(), 100, way=0.01)
+    many = simulate(inline(), 100, latency=0.01)
     assert many.lag == 199
     assert many.fills["g"] == (pytest.approx(200 - 100 / 2 * 0.09, rel=0.01), 200)
-    few = simulate(inline(), 1, way=0.01)
+    few = simulate(inline(), 1, latency=0.01)
     assert (few.lag, few.fills["g"]) == (1, (0.0, 2))
     assert simulate(inline("gather_sync"), 8).lag == 0
 

@@ -29,7 +29,7 @@ from flowrl.saved import MOST, Saved
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint, verify_checkpoint
 
 
-class Foretold(Store):
+class SampleSchema(Store):
     """The schema of a replay buffer's samples, for `plan.check()`; buffers with other samples override it."""
 
     requires: tuple[str, ...] = ("experience",)
@@ -76,7 +76,7 @@ class Foretold(Store):
         return dict.fromkeys(names, "int64")
 
 
-class ReplayBuffer(Foretold):
+class ReplayBuffer(SampleSchema):
     """Keeps the newest rows and draws them uniformly, with replacement.
 
     Flat batches `[B, ...]` fill one ring of `capacity` rows; fragments `[T, N, ...]` fill N rings, one per

@@ -40,9 +40,9 @@ class Shard:
     def add(self, item: Any) -> ShardCounts:
         """Add rows; returns the new counts."""
         self.store.add(item)
-        return self.stock()
+        return self.counts()
 
-    def stock(self) -> ShardCounts:
+    def counts(self) -> ShardCounts:
         """The counts of the store."""
         return ShardCounts(len(self.store), self.store.most_rows(1))
 
@@ -79,14 +79,14 @@ class ShardRecord:
 
     Attributes:
         number: Unique number of this shard; a replacement of a dead shard gets a new one.
-        stock: Its counts when it last reported them.
+        counts: Those when it last reported them.
         adds: The number of additions to it.
         lacks: The smallest batch that it could not provide, None if unknown. It is not asked for as much again before
             the next addition.
     """
 
     number: int
-    stock: ShardCounts = _NOTHING
+    counts: ShardCounts = _NOTHING
     adds: int = 0
     lacks: int | None = 0
 
@@ -97,7 +97,7 @@ class ShardRecord:
         return cls(saved.count("number"), ShardCounts(*stock), saved.count("adds"), lacks)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**attrs.asdict(self, recurse=False), "stock": tuple(self.stock)}
+        return {"number": self.number, "stock": tuple(self.counts), "adds": self.adds, "lacks": self.lacks}
 
     def may_give(self, batch_size: int) -> bool:
         """Whether it may be able to provide this batch."""

@@ -108,7 +108,7 @@ class ReplayActors(Store):
         )
         self.requires, self.tracked, self.takes_padding = like.requires, like.tracked, like.takes_padding
         self.in_order, self.by_priority, self.streams = like.in_order, like.by_priority, num_shards
-        self._books = [ShardRecord(number) for number in range(num_shards)]
+        self._records = [ShardRecord(number) for number in range(num_shards)]
         self._numbers = num_shards  # numbers used so far
         self._adds: list[ShardRequest] = []
         self._draws: list[ShardRequest] = []
@@ -151,7 +151,7 @@ class ReplayActors(Store):
     @property
     def rows_of_shards(self) -> list[int]:
         """Rows stored in each shard, when it last reported them."""
-        return [books.stock.rows for books in self._books]
+        return [record.counts.rows for record in self._records]
 
     def __len__(self) -> int:
         return sum(self.rows_of_shards)
@@ -180,7 +180,7 @@ class ReplayActors(Store):
 
     def most_rows(self, batch_size: int) -> int:
         """See `Store.most_rows`."""
-        return max(self.declared_rows(batch_size), batch_size * max(books.stock.most for books in self._books))
+        return max(self.declared_rows(batch_size), batch_size * max(record.counts.most for record in self._records))
 
     # -- when
 
@@ -216,7 +216,7 @@ class ReplayActors(Store):
         )
 
     def _can_draw(self, batch_size: int) -> bool:
-        return any(books.may_give(batch_size) for books in self._books)
+        return any(record.may_give(batch_size) for record in self._records)
 
     def _why_not(self, batch_size: int) -> str:
         return super()._why_not(batch_size) if not len(self) else "waits for rows: no shard has enough to draw from"
@@ -235,7 +235,7 @@ class ReplayActors(Store):
             for index, part in self._routes.parts(item):
                 request = self._ask(index, "add", part, rows=self.rows_of(part), nbytes=_nbytes(part))
                 self._inserts += request.rows
-                request.books.added()
+                request.record.added()
                 request.remote = isinstance(part, Remote)
                 self._adds.append(request)
             self._settle()
@@ -248,7 +248,7 @@ class ReplayActors(Store):
             if self.limiter is not None:
                 self.limiter.check_sample(self.most_rows(batch_size))
             turns = [(self._draw_turn + step) % self.num_shards for step in range(self.num_shards)]
-            index = next((turn for turn in turns if self._books[turn].may_give(batch_size)), None)
+            index = next((turn for turn in turns if self._records[turn].may_give(batch_size)), None)
             if index is None:
                 raise ValueError(f"sample({batch_size}) {self._why_not(batch_size)}; ask can_sample() before")
             self._draw_turn = (index + 1) % self.num_shards
@@ -268,12 +268,12 @@ class ReplayActors(Store):
             request = next(each for each in self._draws if each.future is future)
             self._draws.remove(request)
             if (answer := self._answer(request)) is None:
-                request.books.refused(request.batch_size, request.adds)
+                request.record.refused(request.batch_size, request.adds)
                 return None
             drawn, rows = answer
             self._samples += rows
             if isinstance(drawn, Batch):
-                drawn["shard"] = np.full(drawn.shape, request.books.number)
+                drawn["shard"] = np.full(drawn.shape, request.record.number)
             return drawn
 
     def sample(self, batch_size: int) -> Any:
@@ -298,12 +298,12 @@ class ReplayActors(Store):
         if shard is None:
             raise SchemaError("priorities came without the column 'shard' of the rows that ReplayActors gave")
         with self._lock:
-            for number, books in enumerate(list(self._books)):
-                mine = np.flatnonzero(shard == books.number)
+            for number, record in enumerate(list(self._records)):
+                mine = np.flatnonzero(shard == record.number)
                 if len(mine):
                     of = (np.asarray(column)[mine] for column in (index, generation, priority))
                     self._updates.append(self._ask(number, "update_priorities", *of, rows=len(mine)))
-            self._outdated += int(np.isin(shard, [books.number for books in self._books], invert=True).sum())
+            self._outdated += int(np.isin(shard, [record.number for record in self._records], invert=True).sum())
             self._settle()
             outdated, self._outdated = self._outdated, 0
             return outdated
@@ -311,10 +311,10 @@ class ReplayActors(Store):
     # -- requests
 
     def _ask(self, index: int, method: str, *args: Any, rows: int = 0, nbytes: int = 0) -> ShardRequest:
-        books = self._books[index]
+        record = self._records[index]
         future = ask(self._members[index], method, *args)
         future.add_done_callback(self._ring)
-        return ShardRequest(index, books, future, rows, nbytes, books.adds)
+        return ShardRequest(index, record, future, rows, nbytes, record.adds)
 
     def _ring(self, future: Future[Any]) -> None:
         self._context.bell.ring(future)
@@ -325,14 +325,14 @@ class ReplayActors(Store):
             for request in self._taken("adds", self._adds):
                 self._adds.remove(request)
                 try:
-                    stock = self._answer(request)
+                    counts = self._answer(request)
                 except Exception:
                     self._inserts -= request.rows
                     raise
-                if stock is None:
+                if counts is None:
                     self._context.count("lost_rows", request.rows)
                 else:
-                    request.books.stock = ShardCounts(*stock)
+                    request.record.counts = ShardCounts(*counts)
             for request in self._taken("updates", self._updates):
                 self._updates.remove(request)
                 dropped = self._answer(request)
@@ -361,34 +361,34 @@ class ReplayActors(Store):
             return answer
         except WorkerDied as died:
             self._context.count("lost_requests")
-            if self._books[request.index] is not request.books:
+            if self._records[request.index] is not request.record:
                 pass  # replaced already
             elif request.remote:
-                self._adds.append(self._ask(request.index, "stock"))  # did the shard die, or was only the item lost?
+                self._adds.append(self._ask(request.index, "counts"))  # did the shard die, or was only the item lost?
             else:
                 self._replace(request.index, died)
             return None
 
     def _replace(self, index: int, died: WorkerDied) -> None:
         """Replace a dead shard by an empty one."""
-        books = self._books[index]
-        mine = [request for request in self._adds if request.books is books]
+        record = self._records[index]
+        mine = [request for request in self._adds if request.record is record]
         for request in self._taken("answered before", mine):  # it may have answered before its death was noticed
             if not request.lost:
-                books.stock = ShardCounts(*request.future.result())
-        lost = books.stock.rows
+                record.counts = ShardCounts(*request.future.result())
+        lost = record.counts.rows
         self._actors.restart(index, died)
         log.warning("%s; it goes on as an empty one, without its %d rows", died, lost)
         self._context.count("lost_rows", lost)
         self._context.count("replay_restarts")
-        self._books[index] = ShardRecord(self._numbers)
+        self._records[index] = ShardRecord(self._numbers)
         self._numbers += 1
         self._start(index)
 
     def _start(self, index: int) -> ShardRequest:
-        books = self._books[index]
-        seed = self._context.seed(f"shard {books.number}")
-        return ShardRequest(index, books, ask(self._members[index], "start", seed))
+        record = self._records[index]
+        seed = self._context.seed(f"shard {record.number}")
+        return ShardRequest(index, record, ask(self._members[index], "start", seed))
 
     @property
     def _members(self) -> list[Any]:
@@ -432,7 +432,7 @@ class ReplayActors(Store):
             self._settle()
             return {
                 "shards": self._from_all("state_dict"),
-                "books": [books.state_dict() for books in self._books],
+                "books": [record.state_dict() for record in self._records],
                 "turns": [self._routes.turn, self._draw_turn],
                 **{name: vars(self)[f"_{name}"] for name in _COUNTS},
             }
@@ -444,16 +444,16 @@ class ReplayActors(Store):
             raise CheckpointError(
                 f"the saved replay has {len(shards)} shards, this one {self.num_shards}; it must be equal"
             )
-        books = [ShardRecord.of(Saved(each, "the saved replay, books")) for each in saved.get("books", list)]
+        records = [ShardRecord.of(Saved(each, "the saved replay, books")) for each in saved.get("books", list)]
         turns, counts = saved.get("turns", list[int]), {name: saved.count(name) for name in _COUNTS}
-        if len({each.number for each in books}) < self.num_shards or len(books) != self.num_shards:
+        if len({each.number for each in records}) < self.num_shards or len(records) != self.num_shards:
             saved.refuse("books", f"those of {self.num_shards} shards")
         if len(turns) != 2 or not all(0 <= turn < self.num_shards for turn in turns):
             saved.refuse("turns", f"two numbers of shards, 0 .. {self.num_shards - 1}")
         with self._lock:
             before = self._from_all("state_dict")
             load_whole(lambda states: self._from_all("load_state_dict", states), shards, before, saved.what)
-            self._forget(books)
+            self._forget(records)
             self._routes.turn, self._draw_turn = turns
             vars(self).update({f"_{name}": count for name, count in counts.items()})
 
@@ -493,8 +493,8 @@ class ReplayActors(Store):
                 answers.append(again.future.result())
         return answers
 
-    def _forget(self, books: list[ShardRecord]) -> None:
-        self._books, self._adds, self._draws, self._updates = books, [], [], []
+    def _forget(self, records: list[ShardRecord]) -> None:
+        self._records, self._adds, self._draws, self._updates = records, [], [], []
 
 
 def _nbytes(item: Any) -> int:

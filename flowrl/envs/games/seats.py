@@ -232,9 +232,6 @@ class Seat:
         return self._action_dtype.type(actions.item(self._part.start))
 
 
-_Seat = Seat  # in states of earlier versions
-
-
 class SeatsEnv(gymnasium.Env[dict[str, Any], Any], RecordsEpisodes):
     """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, columns of Of]}`.
 

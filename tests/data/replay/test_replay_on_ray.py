@@ -201,7 +201,7 @@ def test_a_killed_shard_costs_its_rows_and_nothing_else(tmp_path: Path) -> None:
         pid = next(int(file.name) for file in tmp_path.iterdir() if int(file.name) != os.getpid())
         os.kill(pid, signal.SIGKILL)
         drawn = [shards.sample(8) for _ in range(6)]
-        lost = next(k for k in range(2) if shards._books[k].number == 2)
+        lost = next(k for k in range(2) if shards._records[k].number == 2)
         left = 1 - lost
         assert counters == {"lost_requests": 1, "lost_rows": 12, "replay_restarts": 1}
         assert shards.rows_of_shards[lost] == 0
