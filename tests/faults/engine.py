@@ -129,7 +129,7 @@ FAULTS = [
     Fault(
         "E5",
         "flowrl/inspect/profile.py",
-        "min(1 / max(item, 1e-9), in_flight / max(item + cycle + way, 1e-9))",
+        "min(1 / max(item, 1e-9), in_flight / max(item + cycle + latency, 1e-9))",
         "1 / max(item, 1e-9)",
         "tests/inspect/test_profile.py::test_what_a_change_gives",
     ),

@@ -14,7 +14,7 @@ import pytest
 
 from flowrl.plans import A3C, APPO, DDPPO, IMPALA, ApexDQN
 from flowrl.runs.config import build_config
-from flowrl.tools.rerun import by_clock
+from flowrl.tools.rerun import Rerun, by_clock
 from flowrl.trainer.plan_file import load_plan_file
 from flowrl.trainer.trainer import Trainer
 from tests.cli.parts import SMALL as QUICK

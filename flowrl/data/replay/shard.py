@@ -120,7 +120,7 @@ class ShardRequest:
 
     Attributes:
         index: Index of the shard.
-        books: Record of the shard at the time of the request; it may have died since.
+        record: Record of the shard at the time of the request; it may have died since.
         rows, nbytes: Size of the item on its way, or the most rows of a sample.
         adds: Additions before the request. batch_size: Size of a draw.
         remote: Whether it needs a value from elsewhere, which may be lost while the shard is alive.
@@ -128,7 +128,7 @@ class ShardRequest:
     """
 
     index: int
-    books: ShardRecord
+    record: ShardRecord
     future: Future[Any]
     rows: int = 0
     nbytes: int = 0
