@@ -27,7 +27,7 @@ from flowrl.operators.normalize import DatasetStatistics, normalizes
 from flowrl.policies.protocols import check_alone
 
 if TYPE_CHECKING:
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
 
 
 @operator
@@ -63,7 +63,7 @@ class Record:
     provides = ()
     path: str = attrs.field(converter=str)
     overwrite: bool = False
-    workers: BaseWorkers | None = attrs.field(default=None, repr=False)
+    workers: Workers | None = attrs.field(default=None, repr=False)
     context: Context = context()
     recorded: int | dict[str, int] | None = state(default=None)
     _writers: dict[str, DatasetWriter] = runtime(factory=dict)
@@ -290,7 +290,7 @@ class PolicyActions:
 
     requires = ("action",)
     provides = ("policy_actions",)
-    workers: BaseWorkers
+    workers: Workers
 
     def schema(self, given: Schema) -> Schema:
         if "policy_actions" in given.words:
@@ -307,7 +307,7 @@ class PolicyActions:
 
 
 def OfflineRows(
-    workers: BaseWorkers,
+    workers: Workers,
     source: str | Path | Dataset | MinariEpisodes,
     batch_size: int,
     *,

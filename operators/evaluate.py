@@ -21,7 +21,7 @@ from flowrl.errors import PlanError
 
 if TYPE_CHECKING:
     from flowrl.envs import Episode
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
     from flowrl.rollout.evaluation import Goal
 
 Result = dict[str, Any]
@@ -37,7 +37,7 @@ SIDE_BY_SIDE, CONFIRM_SIDE_BY_SIDE = 4, 8
 
 def _play(
     context: Context,
-    workers: BaseWorkers,
+    workers: Workers,
     policy: Any,
     seed: int,
     purpose: str,
@@ -90,12 +90,12 @@ def _of_agents(played: Sequence[Episode]) -> Result:
     return found
 
 
-def _side_by_side(workers: BaseWorkers, times: int) -> int:
+def _side_by_side(workers: Workers, times: int) -> int:
     """The most environments that play many episodes: so many times as many in this process, where they cost little."""
     return workers.num_eval_envs * (times if workers.evaluation_env.kind == "local" else 1)
 
 
-def _until_missed(workers: BaseWorkers) -> int:
+def _until_missed(workers: Workers) -> int:
     """The most environments that play for a goal, of which a hopeless policy plays few episodes."""
     from flowrl.rollout.evaluation import LOOK
 
@@ -104,12 +104,12 @@ def _until_missed(workers: BaseWorkers) -> int:
     return min(_side_by_side(workers, SIDE_BY_SIDE), LOOK)
 
 
-def clock_of(workers: BaseWorkers) -> str:
+def clock_of(workers: Workers) -> str:
     """The counter that evaluations follow."""
     return WorkersContract(workers).clock
 
 
-def _can_be_made_again(op: Any, attribute: Any, workers: BaseWorkers) -> None:
+def _can_be_made_again(op: Any, attribute: Any, workers: Workers) -> None:
     if workers.evaluation_env.is_one_object:
         raise PlanError(
             f"{type(op).__name__} needs its own environments (S3), but the workers got one environment "
@@ -138,7 +138,7 @@ class Evaluate:
 
     Args:
         workers: Workers with the policy and the environment.
-        every: Env steps between evaluations. Of a plan that counts updates (see `BaseWorkers.clock`): updates, and
+        every: Env steps between evaluations. Of a plan that counts updates (see `Workers.clock`): updates, and
             `train_ratio` does not apply.
         episodes: Episodes of an evaluation without a goal; where learners of a league meet a judge, of each of them.
         seed: Seed of the starts.
@@ -162,7 +162,7 @@ class Evaluate:
         *("eval_return", "best_eval_return", "eval_episodes", "eval_reward_per_step", "eval_win_rate"),
         *("eval_judged", "eval_cut_episodes", "eval_deterministic", "eval_seconds", "eval_share"),
     )
-    workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
+    workers: Workers = attrs.field(validator=_can_be_made_again)
     every: int = attrs.field(validator=attrs.validators.ge(1))
     episodes: int = attrs.field(default=5, validator=attrs.validators.ge(1))
     seed: int = 0
@@ -246,7 +246,7 @@ class Confirm:
 
     requires = ("eval_return",)
     provides = ("confirmed_return",)
-    workers: BaseWorkers = attrs.field(validator=_can_be_made_again)
+    workers: Workers = attrs.field(validator=_can_be_made_again)
     goal: Goal
     path: Path
     within: float = math.inf

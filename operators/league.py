@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def _has_league(op: Any, attribute: Any, workers: Any) -> None:
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
 
-    if not isinstance(workers, BaseWorkers) or workers.league is None:
+    if not isinstance(workers, Workers) or workers.league is None:
         raise PlanError(f"{type(op).__name__} needs workers with a league, WorkerSet(..., league=...), got {workers!r}")
 
 

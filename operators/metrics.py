@@ -21,7 +21,7 @@ from flowrl.errors import SchemaError
 from flowrl.learners.training import LAG
 
 if TYPE_CHECKING:
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
 
 log = logging.getLogger("flowrl")
 
@@ -201,10 +201,10 @@ def _no_number(name: str, value: Any) -> str:
     return f"Report averages numbers, but {name!r} is a {describe(value)}: {way_out}"
 
 
-def StandardMetricsReporting(train_op: Plan, workers: BaseWorkers, config: Any) -> Plan:
+def StandardMetricsReporting(train_op: Plan, workers: Workers, config: Any) -> Plan:
     """The usual end of an algorithm: a stream of results, one every `config["report_every"]` env steps.
 
-    A plan without an environment counts updates instead, see `BaseWorkers.clock`. For a plain dict without that key the
+    A plan without an environment counts updates instead, see `Workers.clock`. For a plain dict without that key the
     interval is `REPORT_EVERY`. `config["report_timers"]` adds the time of each operator. For a result see `Report`.
     """
     plain = isinstance(config, Mapping) and "report_every" not in config

@@ -36,7 +36,7 @@ from flowrl.operators.adders import check_fragment, check_rates
 from flowrl.policies.protocols import HasStatistics, check_alone
 
 if TYPE_CHECKING:
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
 
 
 def normalizes(policy: Any) -> bool:
@@ -44,7 +44,7 @@ def normalizes(policy: Any) -> bool:
     return isinstance(policy, HasStatistics) and bool(policy.normalizers)
 
 
-def _normalizes(op: Any, attribute: Any, workers: BaseWorkers) -> None:
+def _normalizes(op: Any, attribute: Any, workers: Workers) -> None:
     policy = WorkersContract(workers).policy
     check_alone(policy, type(op).__name__)
     if not normalizes(policy):
@@ -54,7 +54,7 @@ def _normalizes(op: Any, attribute: Any, workers: BaseWorkers) -> None:
         )
 
 
-def _scales(op: Any, attribute: Any, workers: BaseWorkers) -> None:
+def _scales(op: Any, attribute: Any, workers: Workers) -> None:
     _normalizes(op, attribute, workers)
     if workers.policy.returns is None:
         raise PlanError(
@@ -87,7 +87,7 @@ class GatherStatistics:
 
     provides = ("statistics",)
     owes = ("statistics",)
-    workers: BaseWorkers = attrs.field(validator=_normalizes)
+    workers: Workers = attrs.field(validator=_normalizes)
     gamma: float | None = None
     running: Running = state(factory=dict)
 
@@ -145,7 +145,7 @@ class NormalizeRewards:
         "statistics": "put GatherStatistics after ParallelRollouts",
     }
     provides = ("normalized_rewards",)
-    workers: BaseWorkers = attrs.field(validator=_scales)
+    workers: Workers = attrs.field(validator=_scales)
     clip: float | None = 10.0
     pure = True
 
@@ -183,7 +183,7 @@ class UpdateStatistics:
 
     consumes = ("statistics",)
     provides = ()
-    workers: BaseWorkers = attrs.field(validator=_normalizes)
+    workers: Workers = attrs.field(validator=_normalizes)
 
     def schema(self, given: Schema) -> Schema:
         return given.without("on_policy")
@@ -211,7 +211,7 @@ class DatasetStatistics:
 
     requires = ("obs",)
     provides = ("statistics",)
-    workers: BaseWorkers = attrs.field(validator=_normalizes)
+    workers: Workers = attrs.field(validator=_normalizes)
     data: Dataset | MinariEpisodes
     gathered: bool = state(default=False)
 

@@ -7,7 +7,7 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.policies import BCPolicy
-from flowrl.rollout import BaseWorkers
+from flowrl.rollout import Workers
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 policy = BCPolicy.configured
@@ -18,7 +18,7 @@ class Config(BCPolicy.Settings, OfflineConfig):
     """Defaults for small networks and any dataset."""
 
 
-def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
+def execution_plan(workers: Workers, config: Config) -> Plan:
     """One stream, in which all rows count alike."""
     # (1) Rows of the dataset, reshuffled in each epoch, with actions in the policy's scale.
     rows = OfflineRows(workers, config.source, config.batch_size, epochs=config.epochs)

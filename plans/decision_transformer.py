@@ -7,7 +7,7 @@ import attrs
 from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.policies import DecisionTransformerPolicy
-from flowrl.rollout import BaseWorkers
+from flowrl.rollout import Workers
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 policy = DecisionTransformerPolicy.configured
@@ -20,7 +20,7 @@ class Config(DecisionTransformerPolicy.Settings, OfflineConfig):
     batch_size: int = 64
 
 
-def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
+def execution_plan(workers: Workers, config: Config) -> Plan:
     """The plan of BC, with sequences in place of rows."""
     # (1) Shuffled rows, each with the steps before it, and all of them with their returns to go.
     needs = ("obs", "action", "reward", "terminated", "truncated", "episode_id", "t")

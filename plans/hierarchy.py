@@ -16,7 +16,7 @@ from flowrl.plans import ippo, ppo
 from flowrl.policies import Policy, PPOPolicy
 from flowrl.policies.hierarchical import MANAGER, WORKER, HierarchicalPolicy
 from flowrl.rollout import WorkerSet
-from flowrl.rollout.base_workers import BaseWorkers
+from flowrl.rollout.workers import Workers
 from flowrl.runs.config import build_config
 from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import POLICY_SETTINGS, at_least_one, not_negative, positive, setting, span
@@ -129,15 +129,15 @@ class Hierarchical(Trainer):
         return {name: (ppo.policy, config.of(name)) for name in PARTS}
 
     @classmethod
-    def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> BaseWorkers:
+    def make_workers(cls, config: Any, env: Any = None, policy: Any = None) -> Workers:
         """See `Trainer.make_workers`; both parts together act in the environment itself."""
         workers: Any = super().make_workers(config.in_parts, env, policy)
         workers.as_one = config.as_one
-        return cast("BaseWorkers", workers)
+        return cast("Workers", workers)
 
     @classmethod
-    def workers_of_run(cls, config: Any, env: Any, about: Any, spaces: Any) -> BaseWorkers:
+    def workers_of_run(cls, config: Any, env: Any, about: Any, spaces: Any) -> Workers:
         """See `Trainer.workers_of_run`."""
         workers: Any = super().workers_of_run(config if spaces is None else config.in_parts, env, about, spaces)
         workers.as_one = config.as_one
-        return cast("BaseWorkers", workers)
+        return cast("Workers", workers)

@@ -11,7 +11,7 @@ from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.operators.options import TargetNetworkSettings
 from flowrl.policies import IQLPolicy
 from flowrl.policies.iql import ImplicitQSettings
-from flowrl.rollout import BaseWorkers
+from flowrl.rollout import Workers
 from flowrl.trainer.offline import OfflineConfig, OfflineTrainer
 
 #: The columns that Q-learning reads.
@@ -28,7 +28,7 @@ class Config(ImplicitQSettings, TargetNetworkSettings, OfflineConfig):
     tau: float = 0.005
 
 
-def execution_plan(workers: BaseWorkers, config: Any) -> Plan:
+def execution_plan(workers: Workers, config: Any) -> Plan:
     """One stream of transitions; CQL shares it."""
     # (1) Rows of the dataset, reshuffled in each epoch, with actions in the policy's scale.
     rows = OfflineRows(workers, config.source, config.batch_size, epochs=config.epochs, needs=TRANSITION)

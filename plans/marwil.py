@@ -11,7 +11,7 @@ from flowrl.engine.plan import Plan
 from flowrl.operators import OfflineRows, StandardMetricsReporting, TrainOneStep
 from flowrl.plans import bc
 from flowrl.policies import MARWILPolicy
-from flowrl.rollout import BaseWorkers
+from flowrl.rollout import Workers
 from flowrl.trainer.offline import OfflineTrainer
 
 policy = MARWILPolicy.configured
@@ -22,7 +22,7 @@ class Config(MARWILPolicy.Settings, bc.Config):
     """The settings of BC, and the weighting by advantages."""
 
 
-def execution_plan(workers: BaseWorkers, config: Config) -> Plan:
+def execution_plan(workers: Workers, config: Config) -> Plan:
     """The plan of BC, with rows that carry their returns."""
     # (1) Shuffled rows, with the discounted return to the end of their episodes.
     needs = ("obs", "action", *OF_STEPS)

@@ -15,7 +15,7 @@ from flowrl.data.steps import real_rows
 from flowrl.envs.games import Game, Turn
 from flowrl.envs.games.seats import Seating, SeatsEnv
 from flowrl.envs.managers.games import GameManager
-from flowrl.rollout.game_worker import GameWorker
+from flowrl.rollout.games_worker import GamesWorker
 from flowrl.rollout.policy_map import SHARED, Agents, Match, PolicyMap
 from tests.managers import FROM_FACTORIES, Make
 
@@ -159,10 +159,10 @@ class Arrangement(NamedTuple):
         seating = Seating.of(RandomGame(self.order, self.alike))
         return PolicyMap(seating, tuple(self.policies()), self.agents)
 
-    def worker(self, make: Make = FROM_FACTORIES["local"], game: Any = None, **options: Any) -> GameWorker:
+    def worker(self, make: Make = FROM_FACTORIES["local"], game: Any = None, **options: Any) -> GamesWorker:
         manager = make([game or self.game] * 3, episode_seeds=SEEDS, **options)
         policy_map = self.policy_map
-        return GameWorker(GameManager(manager, policy_map.seating), self.policies(), policy_map, seed=3, index=4)
+        return GamesWorker(GameManager(manager, policy_map.seating), self.policies(), policy_map, seed=3, index=4)
 
 
 def made(order: str, alike: bool) -> SeatsEnv:
@@ -313,7 +313,7 @@ class Seats:
                 assert (sorted(found, key=lambda each: each[0]) if callable(how.agents) else found) == expected[agent]
 
 
-def steps_of(worker: GameWorker, lengths: dict[int, int]) -> list[int]:
+def steps_of(worker: GamesWorker, lengths: dict[int, int]) -> list[int]:
     """The steps of each game so far; `lengths` keeps those of finished ones from call to call."""
     for episode in worker.manager.drain():
         lengths[episode.env_id] = lengths.get(episode.env_id, 0) + episode.length

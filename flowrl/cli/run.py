@@ -29,7 +29,7 @@ from flowrl.settings import STEPS
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import Plan
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
     from flowrl.runs.config import Configuration
     from flowrl.runs.directory import RunDirectory
     from flowrl.runs.progress import Budget
@@ -300,7 +300,7 @@ class RunRequest:
             directory.close()
 
     def _parent(
-        self, parents: tuple[str, ...], taken: str | None, plan: Plan, workers: BaseWorkers
+        self, parents: tuple[str, ...], taken: str | None, plan: Plan, workers: Workers
     ) -> dict[str, Any] | None:
         """Give a new run the weights that --from names; returns the entry of run.json that says what it began with."""
         from flowrl.runs.init_from import init_from

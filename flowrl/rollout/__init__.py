@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 from flowrl._lazy import lazy
 
 if TYPE_CHECKING:
-    from flowrl.rollout.base_workers import BaseWorkers
     from flowrl.rollout.evaluation import Scores, evaluate, scores
     from flowrl.rollout.exploitability import NashConv, nash_conv
     from flowrl.rollout.payoff import Payoffs, payoffs
     from flowrl.rollout.worker import RolloutWorker
     from flowrl.rollout.worker_set import WorkerSet
+    from flowrl.rollout.workers import Workers
 
 __all__ = [
-    "BaseWorkers",
     "NashConv",
     "Payoffs",
     "RolloutWorker",
     "Scores",
     "WorkerSet",
+    "Workers",
     "evaluate",
     "nash_conv",
     "payoffs",
@@ -31,7 +31,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "BaseWorkers": "flowrl.rollout.base_workers",
+        "Workers": "flowrl.rollout.workers",
         "RolloutWorker": "flowrl.rollout.worker",
         "WorkerSet": "flowrl.rollout.worker_set",
         **dict.fromkeys(("NashConv", "nash_conv"), "flowrl.rollout.exploitability"),

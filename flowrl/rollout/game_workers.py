@@ -11,12 +11,12 @@ from flowrl.envs.make import Seen
 from flowrl.errors import ConfigError, PlanError, did_you_mean
 from flowrl.policies import Policies, Policy
 from flowrl.policies.policies import AsOne
-from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory, Spaces
 from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.policy_map import Agents, policy_map
+from flowrl.rollout.workers import PolicyFactory, Spaces, Workers
 
 
-class PolicyWorkers(BaseWorkers):
+class PolicyWorkers(Workers):
     """One policy of workers with several, as whatever learns, evaluates or saves a policy takes workers.
 
     Made by `GameWorkers`, whose method `of` returns it.
@@ -25,7 +25,7 @@ class PolicyWorkers(BaseWorkers):
         name: Name of the policy.
         env_steps: Returns the env steps of the workers so far.
         alone: Whether it may play all agents of the game, as the learners of a league may.
-        rest: See `BaseWorkers`.
+        rest: See `Workers`.
     """
 
     def __init__(self, name: str, env_steps: Callable[[], int], alone: bool, *rest: Any, **options: Any) -> None:
@@ -42,13 +42,13 @@ class PolicyWorkers(BaseWorkers):
 
     @property
     def evaluation_env(self) -> Environments:
-        """See `BaseWorkers.evaluation_env`. Raises: PlanError: the policies of the game are evaluated together."""
+        """See `Workers.evaluation_env`. Raises: PlanError: the policies of the game are evaluated together."""
         if not self._alone:
             raise PlanError(f"policy {self.name!r} is one of several, which play together: evaluate all of them")
         return super().evaluation_env
 
 
-class GameWorkers(BaseWorkers):
+class GameWorkers(Workers):
     """Workers of one policy or of several. `policy` of several is a `flowrl.policies.Policies`.
 
     Args:
@@ -56,8 +56,8 @@ class GameWorkers(BaseWorkers):
         spaces: Spaces of each, by name.
         agents: Which of several policies plays which agent; None of one.
         lead: The one of several, each of which can play all agents, that acts for them: the first learner of a league.
-        worker_policies: See `BaseWorkers`, by name.
-        rest, where: See `BaseWorkers`.
+        worker_policies: See `Workers`, by name.
+        rest, where: See `Workers`.
 
     Attributes:
         agents, lead: The arguments.
@@ -83,7 +83,7 @@ class GameWorkers(BaseWorkers):
         self.agents = agents
         self.lead = lead if len(makes) > 1 else None
         self.as_one: AsOne | None = None if self.lead is None else itemgetter(self.lead)
-        self.parts: dict[str, BaseWorkers] = {}
+        self.parts: dict[str, Workers] = {}
         name, *others = makes
         if not others:
             super().__init__(makes[name], spaces[name], *rest, worker_policy=there.get(name), **where)
@@ -95,7 +95,7 @@ class GameWorkers(BaseWorkers):
             alone = self.lead is not None
             self.parts[name] = PolicyWorkers(name, lambda: self.env_steps, alone, make, spaces[name], *rest, **own)
 
-    def of(self, policy: str) -> BaseWorkers:
+    def of(self, policy: str) -> Workers:
         """The workers of one policy: what learns, evaluates or saves it takes them in place of these.
 
         Raises: ConfigError: there is none of this name.
@@ -107,7 +107,7 @@ class GameWorkers(BaseWorkers):
 
     @property
     def policy(self) -> Any:
-        """See `BaseWorkers.policy`."""
+        """See `Workers.policy`."""
         if len(self.parts) < 2:
             return super().policy
         self._take_newest()
@@ -115,7 +115,7 @@ class GameWorkers(BaseWorkers):
 
     @property
     def broadcast(self) -> Broadcast:
-        """See `BaseWorkers.broadcast`. Raises: ConfigError: there are several policies."""
+        """See `Workers.broadcast`. Raises: ConfigError: there are several policies."""
         if self._are_several:
             raise ConfigError(
                 f"the workers have several policies, {', '.join(self.parts)}: pass those of one, "
@@ -124,24 +124,24 @@ class GameWorkers(BaseWorkers):
         return super().broadcast
 
     def new_policy(self) -> Any:
-        """See `BaseWorkers.new_policy`."""
+        """See `Workers.new_policy`."""
         if not self._are_several:
             return super().new_policy()
         return Policies({name: part.new_policy() for name, part in self.parts.items()}, self.as_one)
 
     @property
     def version(self) -> int:
-        """See `BaseWorkers.version`; of several policies the sum, which grows with each."""
+        """See `Workers.version`; of several policies the sum, which grows with each."""
         return sum(part.broadcast.version for part in self.parts.values())
 
     @property
     def resources(self) -> list[Any]:
-        """See `BaseWorkers.resources`."""
+        """See `Workers.resources`."""
         self._take_newest()
         return list(self._policies.values())
 
     def end_schedules(self, steps: int) -> None:
-        """See `BaseWorkers.end_schedules`."""
+        """See `Workers.end_schedules`."""
         for part in self.parts.values():
             if part is self:
                 super().end_schedules(steps)
@@ -149,11 +149,11 @@ class GameWorkers(BaseWorkers):
                 part.end_schedules(steps)
 
     def evaluated(self, policy: Any) -> list[tuple[Any, Agents | None]]:
-        """See `BaseWorkers.evaluated`; of a league its lead plays alone."""
+        """See `Workers.evaluated`; of a league its lead plays alone."""
         return super().evaluated(policy if self.lead is None else policy[self.lead])
 
     def about_spaces(self) -> dict[str, Any]:
-        """See `BaseWorkers.about_spaces`; of several policies a table by name."""
+        """See `Workers.about_spaces`; of several policies a table by name."""
         if not self._are_several:
             return super().about_spaces()
         return {"policies": {name: part.about_spaces() for name, part in self.parts.items()}}

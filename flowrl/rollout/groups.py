@@ -17,7 +17,7 @@ from flowrl.envs.managers.base import episode_seed
 from flowrl.envs.managers.games import GameManager
 from flowrl.errors import ConfigError
 from flowrl.policies import Policy
-from flowrl.rollout.game_worker import GameWorker
+from flowrl.rollout.games_worker import GamesWorker
 from flowrl.rollout.noise import split_seed
 from flowrl.rollout.policy_map import PolicyMap
 from flowrl.rollout.worker import RolloutWorker
@@ -117,7 +117,7 @@ class Group:
             (policy,) = policies.values()
             return RolloutWorker(manager, policy, seed=self._seed(), index=self.index)
         games = GameManager(manager, self.policy_map.seating)
-        return GameWorker(games, policies, self.policy_map, seed=self._seed(), index=self.index)
+        return GamesWorker(games, policies, self.policy_map, seed=self._seed(), index=self.index)
 
     def episode_seed(self, env_id: int, episode_id: int) -> int:
         """The seed that an episode of one of its environments began with, in whichever life of the group."""

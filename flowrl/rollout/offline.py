@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from flowrl.envs import Environments
 from flowrl.envs.dataset_spaces import Source, spaces_of
 from flowrl.errors import ConfigError, DatasetError
-from flowrl.rollout.base_workers import BaseWorkers, PolicyFactory
+from flowrl.rollout.workers import PolicyFactory, Workers
 
 
 def no_environment() -> NoReturn:
@@ -23,7 +23,7 @@ def no_environment() -> NoReturn:
     )
 
 
-class OfflineWorkers(BaseWorkers):
+class OfflineWorkers(Workers):
     """The workers of a plan without an environment: the policy that learns, and environments to evaluate it.
 
     The policy has the spaces of the dataset. Only if the dataset does not record them, an environment is created to
@@ -106,7 +106,7 @@ class OfflineWorkers(BaseWorkers):
         return {"dataset": {"path": str(self.data.path), **self.origin()}}
 
     def origin(self) -> dict[str, Any]:
-        """See `BaseWorkers`."""
+        """See `Workers`."""
         found = super().origin()
         return {**found, "env": None} if self.environments.spec is no_environment else found
 

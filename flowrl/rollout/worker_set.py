@@ -23,13 +23,13 @@ from flowrl.envs.goals import GoalFunctions
 from flowrl.envs.infos import InfoKeys, fills_of, shape_of
 from flowrl.errors import CheckpointError, ConfigError, FlowError, PlanError, Stalled, WorkerDied, did_you_mean
 from flowrl.policies import Policy
-from flowrl.rollout.base_workers import PolicyFactory
 from flowrl.rollout.broadcast import Broadcast
 from flowrl.rollout.game_workers import GameWorkers
 from flowrl.rollout.groups import BEGIN_SECONDS, MATCHES, Group, GroupLayout, LocalGroup
 from flowrl.rollout.league import JUDGE, League
 from flowrl.rollout.policy_map import Agents, checked_names, policy_map
 from flowrl.rollout.worker import RolloutWorker, collected
+from flowrl.rollout.workers import PolicyFactory
 from flowrl.saved import Saved
 from flowrl.schedules import end_schedules
 
@@ -205,7 +205,7 @@ class WorkerSet(GameWorkers):
         return self.environments.spec
 
     def origin(self) -> dict[str, Any]:
-        """See `BaseWorkers.origin`; of a game with the names of its agents, which the column `agent` numbers."""
+        """See `Workers.origin`; of a game with the names of its agents, which the column `agent` numbers."""
         return super().origin() | ({} if self.policy_map is None else {"agents": list(self.game_agents)})
 
     @property
@@ -249,18 +249,18 @@ class WorkerSet(GameWorkers):
 
     @property
     def resources(self) -> list[Any]:
-        """See `BaseWorkers.resources`: the league too."""
+        """See `Workers.resources`: the league too."""
         return [*super().resources, *([] if self.league is None else [self.league])]
 
     def evaluated(self, policy: Any) -> list[tuple[Any, Agents | None]]:
-        """See `BaseWorkers.evaluated`; in a league with a judge, each learner meets it, from either side in turn."""
+        """See `Workers.evaluated`; in a league with a judge, each learner meets it, from either side in turn."""
         if self.league is None or (judge := self.league.judge) is None:
             return super().evaluated(policy)
         learners = policy if self._are_several else {self.league.lead: policy}
         return [({name: each, JUDGE: judge}, partial(self.league.sides, name)) for name, each in learners.items()]
 
     def end_schedules(self, steps: int) -> None:
-        """See `BaseWorkers.end_schedules`."""
+        """See `Workers.end_schedules`."""
         super().end_schedules(steps)
         for policy in self._acting.values():
             end_schedules(policy, steps)

@@ -17,7 +17,7 @@ from flowrl.engine.recording.recorder import Recorder, edge_before, recorder_of
 from flowrl.engine.run import Run
 from flowrl.errors import ContractError
 from flowrl.policies.protocols import HasWeights
-from flowrl.rollout import BaseWorkers
+from flowrl.rollout import Workers
 from flowrl.storage.checkpoint import Checkpoints, save_checkpoint
 
 #: The folder in that of the run.
@@ -88,7 +88,7 @@ def _used(run: Run, failure: Failure, maker: str | None) -> dict[str, Any]:
     return {
         name: each
         for name, each in run.resources.items()
-        if any(same_resource(each, other) for other in held) and not isinstance(each, BaseWorkers)
+        if any(same_resource(each, other) for other in held) and not isinstance(each, Workers)
     }
 
 

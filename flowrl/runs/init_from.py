@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flowrl.data.replay.buffer import ReplayBuffer
     from flowrl.engine.plan import Plan
     from flowrl.policies import Policy
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
     from flowrl.runs.config import Configuration
 
 log = logging.getLogger("flowrl")
@@ -141,7 +141,7 @@ class Parent:
 
 
 def init_from(
-    name: Source, taken: Collection[str], plan: Plan, workers: BaseWorkers, config: Configuration
+    name: Source, taken: Collection[str], plan: Plan, workers: Workers, config: Configuration
 ) -> dict[str, Any]:
     """Give a plan that has not run yet the weights of a `Parent`; return what the new run records of it.
 
@@ -226,7 +226,7 @@ def _load_weights(parent: Parent, taken: Collection[str], policy: Policy, called
     return left
 
 
-def _load_buffers(parent: Parent, plan: Plan, workers: BaseWorkers, config: Configuration) -> None:
+def _load_buffers(parent: Parent, plan: Plan, workers: Workers, config: Configuration) -> None:
     """Load the rows of the replay buffers of the same names."""
     from flowrl.data.replay.base import Store
     from flowrl.data.replay.buffer import ReplayBuffer
@@ -259,7 +259,7 @@ def _load_buffers(parent: Parent, plan: Plan, workers: BaseWorkers, config: Conf
         policy.version = Saved(state, "the saved policy").count("version")
 
 
-def _check_rows(what: str, buffer: ReplayBuffer, workers: BaseWorkers) -> None:
+def _check_rows(what: str, buffer: ReplayBuffer, workers: Workers) -> None:
     """Raise ConfigError if observations or actions in a buffer are not like those of the workers."""
     from flowrl.engine.schema import schema_of
 

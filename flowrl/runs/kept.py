@@ -29,7 +29,7 @@ from flowrl.inspect.profile import Profile
 from flowrl.inspect.profiler import Profiler
 from flowrl.interrupts import Interrupts
 from flowrl.policies.protocols import HasWeights
-from flowrl.rollout import BaseWorkers, WorkerSet
+from flowrl.rollout import Workers, WorkerSet
 from flowrl.runs.config import Configuration
 from flowrl.runs.directory import JOURNAL, PROFILE, RunDirectory, config_text
 from flowrl.runs.failed_item import keep_failed_item
@@ -74,7 +74,7 @@ class KeptRun:
 
     run: Run
     plan: Plan
-    workers: BaseWorkers  #: with the policy that is saved
+    workers: Workers  #: with the policy that is saved
     config: Configuration
     title: str
     directory: RunDirectory
@@ -112,7 +112,7 @@ class KeptRun:
     def open(
         cls,
         plan: Plan,
-        workers: BaseWorkers,
+        workers: Workers,
         config: Configuration,
         title: str,
         directory: RunDirectory,

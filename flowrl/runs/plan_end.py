@@ -19,7 +19,7 @@ from flowrl.errors import ConfigError, PlanError, did_you_mean
 from flowrl.runs.config import Configuration
 
 if TYPE_CHECKING:
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
     from flowrl.rollout.evaluation import Goal
     from flowrl.runs.progress import Budget
 
@@ -45,7 +45,7 @@ EVAL_EVERY = 2_500
 
 def with_ending(
     plan: Plan,
-    workers: BaseWorkers,
+    workers: Workers,
     config: Configuration,
     site: str,
     *,
@@ -108,7 +108,7 @@ def plan_hash(plan: Plan) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _check_agents(goal: Mapping[str, float], workers: BaseWorkers) -> None:
+def _check_agents(goal: Mapping[str, float], workers: Workers) -> None:
     """Raise unless the environment of evaluations is a game of these agents, or of policies that change sides there."""
     environments = workers.evaluation_env
     seating = environments.look(workers.num_eval_envs).seating
@@ -142,7 +142,7 @@ def eval_every_of(config: Configuration, budget: Budget) -> int | None:
     return every
 
 
-def own_eval_every(plan: Plan, workers: BaseWorkers, config: Configuration, budget: Budget) -> int | None:
+def own_eval_every(plan: Plan, workers: Workers, config: Configuration, budget: Budget) -> int | None:
     """As `eval_every_of`, but None where the plan evaluates itself, and where nobody asked and nothing can be made."""
     from flowrl.operators import Evaluate
 

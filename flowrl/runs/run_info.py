@@ -15,7 +15,7 @@ from flowrl.storage.files import parse_json, plain, read_file, read_json, read_l
 
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
 
 #: The folder of the built-in plans; a link in a checkout, so it is compared resolved.
 BUILTIN = Path(__file__).parents[1] / "plans"
@@ -50,8 +50,8 @@ def may_differ(config: Configuration, then: Mapping[str, Any]) -> set[str]:
     return free | (resumable(type(config), "grouping") if alike else set())
 
 
-def described(run: Run, owner: BaseWorkers) -> dict[str, Any]:
-    """What a checkpoint says of its policy: see `BaseWorkers.about_policy`, and the part of the state that it is."""
+def described(run: Run, owner: Workers) -> dict[str, Any]:
+    """What a checkpoint says of its policy: see `Workers.about_policy`, and the part of the state that it is."""
     from flowrl.policies import Policies
 
     policy = owner.policy

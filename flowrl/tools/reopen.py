@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from flowrl.engine.plan import Plan
-from flowrl.rollout import BaseWorkers
+from flowrl.rollout import Workers
 from flowrl.runs.config import Configuration, build_config, load_config_file
 from flowrl.runs.plan_end import COMMAND, with_ending
 from flowrl.runs.progress import Budget
@@ -30,7 +30,7 @@ class Reopened(NamedTuple):
     """
 
     plan: Plan
-    workers: BaseWorkers
+    workers: Workers
     config: Configuration
     about: Mapping[str, Any]
     bounds: set[tuple[str, float]]

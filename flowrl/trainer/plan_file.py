@@ -29,7 +29,7 @@ from flowrl.runs.run_info import BUILTIN, plan_text
 from flowrl.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
 
 #: The names that a plan file without a Trainer class defines.
 PARTS = ("Config", "policy", "execution_plan")
@@ -50,7 +50,7 @@ class PlanFile:
         """The class of the plan's settings."""
         return self.trainer.Config
 
-    def build(self, config: Configuration) -> tuple[BaseWorkers, Plan]:
+    def build(self, config: Configuration) -> tuple[Workers, Plan]:
         """Build the workers and the plan over them; starts no worker (F1). The caller closes the workers.
 
         Raises:

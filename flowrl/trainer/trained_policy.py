@@ -30,7 +30,7 @@ from flowrl.rollout.policy_map import Agents, policy_map
 
 if TYPE_CHECKING:
     from flowrl.envs import Environments
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
     from flowrl.runs.config import Configuration
 
 
@@ -46,7 +46,7 @@ class TrainedPolicy:
 
     def __init__(
         self,
-        workers: BaseWorkers,
+        workers: Workers,
         config: Configuration,
         *,
         env_steps: int = 0,

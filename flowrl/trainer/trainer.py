@@ -36,7 +36,7 @@ from flowrl.trainer.policy_factory import PolicyFactory, check_policy
 if TYPE_CHECKING:
     from flowrl.engine.run import Run
     from flowrl.policies import Policy
-    from flowrl.rollout import BaseWorkers
+    from flowrl.rollout import Workers
     from flowrl.rollout.evaluation import Goal
     from flowrl.rollout.league import League
     from flowrl.rollout.policy_map import Agents
@@ -246,7 +246,7 @@ class Trainer:
         return StandardMetricsReporting(train_op, workers, config)
 
     @classmethod
-    def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> BaseWorkers:
+    def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> Workers:
         """Create the workers that act; `env` and `policy`, if given, replace the configuration's and the class's."""
         from flowrl.actors.actors import Resources
         from flowrl.networks.devices import torch_threads
@@ -292,7 +292,7 @@ class Trainer:
             )
 
     @classmethod
-    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any], spaces: Any) -> BaseWorkers:
+    def workers_of_run(cls, config: Configuration, env: Any, about: Mapping[str, Any], spaces: Any) -> Workers:
         """The workers for a saved policy, with what its file or run.json says; they make no environment.
 
         `spaces` are those of the policy, or of several by name. Without them, which files of earlier versions lack, one

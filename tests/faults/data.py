@@ -145,7 +145,7 @@ FAULTS = [
         "flowrl/data/steps.py",
         'copied = name in ("obs", "next_obs", "action") and bool(count.any())',
         "copied = False",
-        "tests/rollout/test_game_worker.py::test_turns_that_an_agent_has_not_had_are_members_of_its_space",
+        "tests/rollout/test_games_worker.py::test_turns_that_an_agent_has_not_had_are_members_of_its_space",
     ),
     Fault(
         "N6",

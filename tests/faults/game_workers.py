@@ -3,10 +3,10 @@
 from tests.faults.fault import Fault
 
 GAMES = "flowrl/envs/managers/games.py"
-WORKER = "flowrl/rollout/game_worker.py"
+WORKER = "flowrl/rollout/games_worker.py"
 PLAYERS = "flowrl/rollout/players.py"
-OVER = "tests/rollout/test_game_worker.py::"
-SETS = "tests/rollout/test_game_worker_set.py::"
+OVER = "tests/rollout/test_games_worker.py::"
+SETS = "tests/rollout/test_games_worker_set.py::"
 LEAGUE = "tests/rollout/test_league.py::"
 ADDERS = "tests/operators/test_game_fragments.py::"
 

@@ -295,7 +295,7 @@ FAULTS = [
     ),
     Fault(
         "Q9",
-        "flowrl/rollout/base_workers.py",
+        "flowrl/rollout/workers.py",
         "        self._worker_policy = partial(_ended, self._worker_policy, steps)\n",
         "",
         SCHEDULES + "test_a_schedule_lasts_as_long_as_the_run_in_every_process",

@@ -197,7 +197,7 @@ FAULTS = [
         "flowrl/rollout/players.py",
         "player.take_back(~stepped.acted)",
         "pass",
-        "tests/rollout/test_game_worker.py::test_the_noise_of_a_lost_action_is_drawn_again",
+        "tests/rollout/test_games_worker.py::test_the_noise_of_a_lost_action_is_drawn_again",
     ),
     Fault(
         "D3",

@@ -29,7 +29,7 @@ from flowrl.rollout.remote_groups import RemoteGroups
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import same
 from tests.games import AGENTS, ARRANGEMENTS, SEEDS, Arrangement, Following, by_hand, by_match, made
-from tests.rollout.test_game_worker import Locked
+from tests.rollout.test_games_worker import Locked
 
 UNLIKE = {"bob": "second", "*": "first"}
 

@@ -1,4 +1,4 @@
-"""BaseWorkers: a policy that learns, and its evaluation environments; subclasses add the workers that act with it."""
+"""Workers: a policy that learns, and its evaluation environments; subclasses add the workers that act with it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Spaces = tuple[Space, Space]
 PolicyFactory = Callable[[Space, Space], Policy]
 
 
-class BaseWorkers:
+class Workers:
     """The members of workers that a `Trainer`, and operators that learn or evaluate, use.
 
     Args:

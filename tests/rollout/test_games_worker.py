@@ -1,4 +1,4 @@
-"""GameWorker: every row of every seat against an obvious loop over whole games, whoever steps them."""
+"""GamesWorker: every row of every seat against an obvious loop over whole games, whoever steps them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flowrl.envs.managers.local import EnvManager
 from flowrl.errors import FlowError
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import RolloutWorker, WorkerSet
-from flowrl.rollout.game_worker import GameWorker
+from flowrl.rollout.games_worker import GamesWorker
 from flowrl.rollout.policy_map import PolicyMap
 from flowrl.testing import same
 from tests.clock_envs import TABLE, EchoEnv, clock_factories
@@ -310,7 +310,7 @@ def test_a_game_of_one_agent_is_the_plain_environment() -> None:
             plain = RolloutWorker(make([partial(clock, i) for i in range(3)]), policies[0], seed=5)
             games = make([partial(clock_game, i) for i in range(3)])
             seating = Seating.of(OneAgent(clock(0)))
-            worker = GameWorker(
+            worker = GamesWorker(
                 GameManager(games, seating), {"it": policies[1]}, PolicyMap(seating, ("it",), {"*": "it"}), seed=5
             )
             try:

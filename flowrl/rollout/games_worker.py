@@ -1,4 +1,4 @@
-"""GameWorker: several policies act in the games of one manager, and each collects the rows of its seats (M4-M7)."""
+"""GamesWorker: several policies act in the games of one manager, and each collects the rows of its seats (M4-M7)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flowrl.rollout.worker import Array, RolloutWorker, checked, collect_mode_of
 from flowrl.saved import Saved
 
 
-class GameWorker(RolloutWorker):
+class GamesWorker(RolloutWorker):
     """Policies act in the games of one manager; see `RolloutWorker` for what is the same in one that plays alone.
 
     `sample` returns a `MultiAgentBatch` of the experience of each policy that has any; one policy that plays all agents
@@ -52,7 +52,7 @@ class GameWorker(RolloutWorker):
         self._steps = 0  # of games, in the newest sample
 
     def __repr__(self) -> str:
-        return f"GameWorker({self.manager.num_envs} games, {', '.join(self._named)})"
+        return f"GamesWorker({self.manager.num_envs} games, {', '.join(self._named)})"
 
     @property
     def policy(self) -> Policy:
