@@ -6,7 +6,7 @@ GAMES = "flowrl/envs/managers/games.py"
 WORKER = "flowrl/rollout/games_worker.py"
 PLAYERS = "flowrl/rollout/players.py"
 OVER = "tests/rollout/test_games_worker.py::"
-SETS = "tests/rollout/test_games_worker_set.py::"
+SETS = "tests/rollout/test_game_worker_set.py::"
 LEAGUE = "tests/rollout/test_league.py::"
 ADDERS = "tests/operators/test_game_fragments.py::"
 
