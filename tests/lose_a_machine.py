@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from flowrl.actors.actors import Resources
+from flowrl.actors.resources import Resources
 from flowrl.operators import ParallelRollouts, TrainOneStep
 from flowrl.policies import PPOPolicy
 from flowrl.rollout import WorkerSet

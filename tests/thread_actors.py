@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from flowrl.actors.actors import Actors, Make, Resources
+from flowrl.actors.actors import Actors
+from flowrl.actors.resources import Make, Resources
 from flowrl.engine.workers.futures import Future
 from flowrl.engine.workers.remote import Remote, measured
 from flowrl.errors import WorkerDied

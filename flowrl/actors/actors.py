@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-import attrs
-from attrs import validators
-
+from flowrl.actors.resources import Make, Resources
 from flowrl.engine.protocols import WorkerContract
 from flowrl.engine.workers.futures import Future
 from flowrl.engine.workers.local import WORKER_TIMEOUT, InlineWorker, ThreadWorker
 from flowrl.engine.workers.remote import Remote, measured
 from flowrl.errors import ConfigError, WorkerDied
-
-Make = Callable[[], Any]
-
-
-@attrs.frozen
-class Resources:
-    """The resources that one actor reserves on its machine.
-
-    Attributes:
-        cpus: Logical cores, or a fraction. They limit the number of actors per machine, but bind no actor to a core.
-        gpus: GPUs, or a fraction; the actor sees only these.
-        memory: Bytes; 0: no reservation.
-        custom: Custom resources of the cluster's machines, by name.
-        threads: Threads of torch and numpy in the actor.
-    """
-
-    cpus: float = attrs.field(default=1, validator=validators.ge(0))
-    gpus: float = attrs.field(default=0, validator=validators.ge(0))
-    memory: int = attrs.field(default=0, validator=validators.ge(0))
-    custom: dict[str, float] = attrs.field(factory=dict)
-    threads: int = attrs.field(default=1, validator=validators.ge(1))
 
 
 class Backend(Protocol):

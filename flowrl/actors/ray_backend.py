@@ -23,8 +23,8 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, RayError, RayTaskEr
 from ray.util.placement_group import get_current_placement_group
 
 from flowrl.actors.actor_process import PRINTED, ActorProcess, versions
-from flowrl.actors.actors import Make, Resources
 from flowrl.actors.address import check_answers
+from flowrl.actors.resources import Make, Resources
 from flowrl.actors.watchdog import Watchdog
 from flowrl.engine.workers.futures import Future, wait
 from flowrl.engine.workers.pickling import pack, pack_plain, refusal

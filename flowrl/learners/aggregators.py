@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from flowrl.actors.actors import Actors, Resources
+from flowrl.actors.actors import Actors
+from flowrl.actors.resources import Resources
 from flowrl.data import Batch
 from flowrl.data.steps import joined
 from flowrl.engine.context import Context

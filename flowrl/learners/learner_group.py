@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from flowrl.actors.actors import Actors, Resources
+from flowrl.actors.actors import Actors
+from flowrl.actors.resources import Resources
 from flowrl.data import Batch
 from flowrl.engine.context import Context
 from flowrl.engine.schema import Schema

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from flowrl.actors.actors import HERE, Actors, Resources
+from flowrl.actors.actors import HERE, Actors
+from flowrl.actors.resources import Resources
 from flowrl.engine.protocols import WorkerContract
 from flowrl.engine.workers.futures import Future, failed
 from flowrl.engine.workers.local import wait_for

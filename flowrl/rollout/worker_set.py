@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import attrs
 
-from flowrl.actors.actors import HERE, Resources
+from flowrl.actors.actors import HERE
+from flowrl.actors.resources import Resources
 from flowrl.data.multi_agent import DEFAULT_POLICY, side_by_side
 from flowrl.engine.context import Context
 from flowrl.engine.schema import Schema

@@ -248,7 +248,7 @@ class Trainer:
     @classmethod
     def make_workers(cls, config: Configuration, env: Any = None, policy: Any = None) -> Workers:
         """Create the workers that act; `env` and `policy`, if given, replace the configuration's and the class's."""
-        from flowrl.actors.actors import Resources
+        from flowrl.actors.resources import Resources
         from flowrl.networks.devices import torch_threads
         from flowrl.rollout import WorkerSet
 

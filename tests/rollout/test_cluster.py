@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from flowrl.actors import ray_backend
-from flowrl.actors.actors import Actors, Resources
+from flowrl.actors.actors import Actors
+from flowrl.actors.resources import Resources
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, WorkerDied
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.replay.base import PADDED, SAVED, Store
-from flowrl.data.replay.columnar import Spec
 from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.frame_stack import newest_frames, stacked_schema
 from flowrl.data.replay.pool import Pool
@@ -21,6 +20,7 @@ from flowrl.data.replay.rate_limiter import RateLimiter
 from flowrl.data.replay.ring_storage import Rings, must_equal
 from flowrl.data.replay.shared_frames import told_form
 from flowrl.data.replay.transitions import check_first, content, needed, one_step, transitions, windows
+from flowrl.data.replay.tree import Spec
 from flowrl.data.steps import real_steps
 from flowrl.data.types import Array, Index, New
 from flowrl.engine.schema import Schema

@@ -1,24 +1,14 @@
-"""Columns of rows: packed records, files, and the final observations that no next row holds."""
+"""Columns of rows: packed records, and the final observations that no next row holds."""
 
 from __future__ import annotations
 
-import math
-import mmap
-import os
-import sys
-import tempfile
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flowrl.data.replay.tree import Leaf
+from flowrl.data.replay.shared_frames import SharedFrames
+from flowrl.data.replay.tree import Leaf, Spec
 from flowrl.data.types import Array, Index, New
-
-if TYPE_CHECKING:
-    from flowrl.data.replay.shared_frames import SharedFrames
 
 
 class FinalObservations:
@@ -77,20 +67,6 @@ class FinalObservations:
 _WIDE = 512
 """Bytes per row from which a separate column is faster than a field of a record."""
 
-_BLOCK = 2**20
-
-
-class Spec(NamedTuple):
-    """Dtype and shape of one row of a column."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of one row."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
 
 class RecordColumns:
     """Rows in numbered slots, all columns allocated at once.
@@ -139,48 +115,3 @@ class RecordColumns:
                 out = new((*slots.shape, *column.shape[1:]), column.dtype)
                 taken[leaf] = column.take(slots, axis=0, out=out, mode="clip")  # `clip`: else `out` is written twice
         return taken
-
-
-def memory() -> int | None:
-    """Bytes of memory that this process may have at most: the machine's, or the limit of its container (cgroup).
-
-    None if the system does not say.
-    """
-    found = []
-    with suppress(AttributeError, OSError, ValueError):  # not on Windows
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # no such file, or "max"
-            found.append(int(Path(limit).read_text()))
-    return min(found, default=None)
-
-
-def in_directory(directory: str | Path) -> New:
-    """Allocates arrays in files of their full size, which vanish with the arrays, however the process ends.
-
-    Raises: OSError if the disk has no room; nothing remains on it.
-    """
-
-    def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        size = math.prod(shape) * dtype.itemsize
-        if not size:
-            return np.empty(shape, dtype)
-        try:
-            with tempfile.TemporaryFile(dir=directory) as file:
-                _fill(file, size)
-                return np.ndarray(shape, dtype, mmap.mmap(file.fileno(), size))
-        except OSError as error:
-            message = f"no room for a buffer of {size:,} bytes a column: {error.strerror}"
-            raise OSError(error.errno, message, str(directory)) from error
-
-    return new
-
-
-def _fill(file: Any, size: int) -> None:
-    """Give a file its full size: writing to a mapped file without room would kill the process."""
-    if sys.platform == "linux":
-        os.posix_fallocate(file.fileno(), 0, size)
-    else:
-        for at in range(0, size, _BLOCK):
-            file.write(bytes(min(_BLOCK, size - at)))
-        file.flush()

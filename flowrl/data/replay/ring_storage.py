@@ -12,10 +12,11 @@ import numpy as np
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, check_names, describe, episode_breaks
 from flowrl.data.replay.base import SAVED
-from flowrl.data.replay.columnar import FinalObservations, RecordColumns, Spec, in_directory, memory
+from flowrl.data.replay.columnar import FinalObservations, RecordColumns
+from flowrl.data.replay.memory import in_directory, memory
 from flowrl.data.replay.pool import are_referred_to
 from flowrl.data.replay.shared_frames import SharedFrames, shared_axes
-from flowrl.data.replay.tree import Leaf, leaves, nested, under
+from flowrl.data.replay.tree import Leaf, Spec, leaves, nested, under
 from flowrl.data.types import Array, Index, Mask, New
 from flowrl.errors import CheckpointError, ConfigError, SchemaError, did_you_mean
 from flowrl.saved import Saved, shown

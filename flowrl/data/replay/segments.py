@@ -10,12 +10,11 @@ import numpy as np
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, episode_breaks
 from flowrl.data.replay.buffer import ReplayBuffer
-from flowrl.data.replay.columnar import Spec
 from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.ring_storage import Rings
 from flowrl.data.replay.seat_runs import AHEAD, BACK, SeatRuns
 from flowrl.data.replay.transitions import transitions
-from flowrl.data.replay.tree import Leaf
+from flowrl.data.replay.tree import Leaf, Spec
 from flowrl.data.steps import is_fragment, pad, real_steps
 from flowrl.data.trajectories import of_seats
 from flowrl.data.types import Array, Index, Mask

@@ -26,7 +26,7 @@ from flowrl.errors import CheckpointError, SchemaError, Stalled, WorkerDied
 from flowrl.saved import Saved, load_whole
 
 if TYPE_CHECKING:
-    from flowrl.actors.actors import Resources
+    from flowrl.actors.resources import Resources
 
 
 log = logging.getLogger("flowrl")

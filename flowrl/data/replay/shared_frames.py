@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.data.replay.columnar import Spec, memory
+from flowrl.data.replay.memory import memory
 from flowrl.data.replay.pool import are_referred_to
-from flowrl.data.replay.tree import Leaf
+from flowrl.data.replay.tree import Leaf, Spec
 from flowrl.data.types import Array, Index, Mask, New
 from flowrl.errors import ConfigError
 from flowrl.saved import Saved

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,18 @@ from flowrl.data.types import Array
 
 Leaf: TypeAlias = tuple[str, ...]
 """The path of an array in a batch: `("reward",)`, or `("obs", "image")` in a nested one."""
+
+
+class Spec(NamedTuple):
+    """Dtype and shape of one row of a column."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 def leaves(batch: Batch, under: Leaf = ()) -> dict[Leaf, Array]:

@@ -14,8 +14,8 @@ from flowrl.data import (
     ReplayBuffer,
 )
 from flowrl.data.replay import shared_frames
-from flowrl.data.replay.columnar import Spec
 from flowrl.data.replay.shared_frames import SharedFrames
+from flowrl.data.replay.tree import Spec
 from flowrl.errors import CheckpointError, ConfigError
 from flowrl.operators import NStep
 from tests.plans.built import described
