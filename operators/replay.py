@@ -165,8 +165,7 @@ class Sampled:
         return ("priorities",) if self.buffer.by_priority else ()
 
     def pull(self) -> Any:
-        if self._asked:
-            self._take()
+        self._take()
         while len(self.arrived) + len(self._asked) < self.in_flight and self.buffer.can_sample(self.batch_size):
             self._asked.append(self.buffer.ask(self.batch_size))
             self._take()

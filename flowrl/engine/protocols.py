@@ -315,6 +315,17 @@ class Decisions:
         """
         return seen
 
+    def settles(self, point: str, answered: Sequence[tuple[int, bool]]) -> Sequence[tuple[int, bool]]:
+        """Decide which requests are settled now, each as its place among others and whether its worker has died."""
+        return answered
+
+    def happens(self, point: str, seen: bool, *, lost: bool = False) -> bool:
+        """Decide whether something has happened; `lost`: so that no run can repeat it.
+
+        Raises: Departed: it was lost in the journal.
+        """
+        return seen
+
     def item(self, path: str, digest: int) -> None:
         """Note an item that leaves an operator. Raises: Departed: the journal has another one."""
 

@@ -255,6 +255,8 @@ class _Decoder:
             raise CheckpointError(f"malformed: a record of type {node['type']!r}")
         kind = _class_of(node["type"])
         fields = {name: self.node(inner) for name, inner in node["fields"].items()}
+        if _is_named_tuple(kind):
+            fields = {**kind._field_defaults, **fields}
         if not (_is_named_tuple(kind) or _is_own_attrs(kind)) or set(fields) != set(_field_names(kind)):
             raise CheckpointError(f"it holds a {node['type']} with the fields {', '.join(fields)}, unknown here")
         if _is_named_tuple(kind):

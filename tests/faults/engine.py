@@ -115,8 +115,8 @@ FAULTS = [
     Fault(
         "E4",
         "flowrl/engine/workers/gather.py",
-        "answer.records.pop(ACCOUNT, None)",
-        "answer.records.get(ACCOUNT)",
+        "Told(*answer.told), Answer(*answer[:4])",
+        "Told(*answer.told), answer",
         LEDGER + "test_an_account_is_no_part_of_the_state",
     ),
     Fault(

@@ -9,8 +9,8 @@ FAULTS = [
     Fault(
         "J1",
         "flowrl/engine/workers/gather.py",
-        "numbers = [self._asked - code // 2 for code in codes]",
-        "numbers = [self._asked - code // 2 for code in codes][:0] or [min(by_number)] * len(codes)",
+        "return [(by_place[place], died) for place, died in settles]",
+        "return [(by_place[max(by_place) if decisions.replays else place], died) for place, died in settles]",
         ENGINE + "test_what_arrived_and_who_died_comes_again_in_one_process",
     ),
     Fault(

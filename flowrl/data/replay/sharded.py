@@ -339,18 +339,18 @@ class ReplayActors(Store):
                 self._outdated += request.rows if dropped is None else dropped
 
     def _taken(self, what: str, requests: list[ShardRequest]) -> list[ShardRequest]:
-        """The requests that are answered. A code is twice the place of one, and one more if it is lost."""
+        """The requests that are answered, as far as the run decides so."""
         answered = [(at, each) for at, each in enumerate(requests) if each.future.done()]
         if not self.remote:  # all are, at once
             return [each for _, each in answered]
-        seen = [2 * at + isinstance(each.future.exception(), WorkerDied) for at, each in answered]
+        seen = [(at, isinstance(each.future.exception(), WorkerDied)) for at, each in answered]
         decisions, point = self._context.decisions, f"{self._context.path}/{what}"
-        codes = decisions.take(point, seen)
-        if any(code // 2 >= len(requests) for code in codes):
+        settled = decisions.settles(point, seen)
+        if any(at >= len(requests) for at, _ in settled):
             decisions.depart(point, "has not made a request that the journal answers")
-        for code in codes:
-            requests[code // 2].lost = bool(code % 2)
-        return [requests[code // 2] for code in codes]
+        for at, lost in settled:
+            requests[at].lost = lost
+        return [requests[at] for at, _ in settled]
 
     def _answer(self, request: ShardRequest) -> Any:
         """The answer of a shard; None if it died."""

@@ -18,7 +18,10 @@ Each of these is an entry:
     POINT BYTES             what a worker noted for an answer (KIND 2): the number of the answer, then entries of its
                             own, whose points are numbered over all its answers; NAME is GATHER/INDEX.LIFE
 
-The meaning of the codes is where they are taken. `flowrl.storage.journal` writes the bytes to a file.
+The codes of requests are twice their places, and one more for a death; that of what has happened is 1, or 2 if it
+cannot be repeated. All others mean what they mean where they are taken.
+
+`flowrl.storage.journal` writes the bytes to a file.
 """
 
 from __future__ import annotations
@@ -84,6 +87,14 @@ class Recording(Decisions):
             self._empty[point] += 1
             return seen
         self._answer(point, self._empty.pop(point, 0), seen)
+        return seen
+
+    def settles(self, point: str, answered: Sequence[tuple[int, bool]]) -> Sequence[tuple[int, bool]]:
+        self.take(point, [2 * place + died for place, died in answered])
+        return answered
+
+    def happens(self, point: str, seen: bool, *, lost: bool = False) -> bool:
+        self.take(point, [2 if lost else 1] if seen else ())
         return seen
 
     def _answer(self, point: str, empty: int, codes: Sequence[int]) -> None:
@@ -289,6 +300,15 @@ class Replay(Decisions):
         waiting.popleft()
         self._left -= 1
         return codes
+
+    def settles(self, point: str, answered: Sequence[tuple[int, bool]]) -> Sequence[tuple[int, bool]]:
+        return [(code // 2, bool(code % 2)) for code in self.take(point, ())]
+
+    def happens(self, point: str, seen: bool, *, lost: bool = False) -> bool:
+        codes = self.take(point, ())
+        if 2 in codes:
+            self.depart(point, "lost a request by a death, which is not repeated")
+        return bool(codes)
 
     def item(self, path: str, digest: int) -> None:
         if not self._left:

@@ -27,23 +27,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("flowrl")
 
 
-#: The record of an answer that is the account of its worker and no record of the run, see `accounts`.
-ACCOUNT = "@account"
-#: The record of an answer that is what its worker noted for it, and the item's digest, for a journal.
-JOURNAL = "@journal"
-#: The record of an answer that says when its worker began and ended, and what its operators did meanwhile, for a trace.
-SPANS = "@spans"
-#: The record of an answer that is the number of rows that its worker holds for later items.
-HELD = "@held"
+class Told(NamedTuple):
+    """What a worker tells with an answer of its part of a plan, as far as somebody wants to know.
+
+    Attributes:
+        held: The rows that it holds for later items, None if none of its operators ever does.
+        accounts: Its newest ones, once in a while: see `flowrl.engine.workers.accounts`.
+        noted, digest: What it noted for a journal, and the digest of the item.
+        spans: When it began and ended, and what its operators did meanwhile, for a trace.
+    """
+
+    held: int | None = None
+    accounts: list[Any] | None = None
+    noted: bytes = b""
+    digest: int | None = None
+    spans: tuple[float, float, list[tuple[str, float, float]]] | None = None
 
 
 class Answer(NamedTuple):
-    """A worker's answer: an item, or `done`, with the counters and records of the work for it."""
+    """A worker's answer: an item, or `done`, with the counters and records of the work for it.
+
+    `told` has the fields of a `Told`; those who ask take them off.
+    """
 
     item: Any
     done: bool
     counters: dict[str, int]
     records: dict[str, list[Any]]
+    told: tuple[Any, ...] = ()
 
 
 @operator
@@ -141,14 +152,10 @@ class Call(Stage):
         return WORKED
 
     def _is_answered(self, future: Future[Any]) -> bool:
-        """Whether a request is; in a journal 2 stands for one that was lost, and 1 for any other."""
         if isinstance(self._callee, InlineWorker):  # all are, at once
             return True
-        seen = [1 + isinstance(future.exception(), WorkerDied)] if future.done() else ()
-        codes = self.meter.context.decisions.take(self.meter.path, seen)
-        if 2 in codes and self.meter.context.decisions.replays:
-            self.meter.context.decisions.depart(self.meter.path, "lost a request by a death, which is not repeated")
-        return bool(codes)
+        lost = (done := future.done()) and isinstance(future.exception(), WorkerDied)
+        return self.meter.context.decisions.happens(self.meter.path, done, lost=lost)
 
     def _received(self, answer: Any) -> Any:
         answer = self._receive(answer)

@@ -23,7 +23,7 @@ from flowrl.engine.operator import operator, runtime, state
 from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, WorkersContract
 from flowrl.engine.schema import UNKNOWN, Schema
 from flowrl.engine.stages import Stage
-from flowrl.engine.workers.calls import ACCOUNT, HELD, JOURNAL, SPANS, Answer
+from flowrl.engine.workers.calls import Answer, Told
 from flowrl.engine.workers.futures import Future, pickling_of, wait
 from flowrl.engine.workers.local import InlineWorker, ask, ask_apart
 from flowrl.engine.workers.members import LISTED, PartMember, Stragglers, SubplanMembers, died_again, silent_ones
@@ -188,20 +188,18 @@ class Gather(Stage):
     def _decided(self, point: str, answered: list[ItemRequest]) -> list[tuple[ItemRequest, bool]]:
         """The requests to settle of those that are answered, each with whether its worker has died.
 
-        A code is twice how many requests ago it was made, and one more for a death.
+        The place of a request is how many requests ago it was made.
         """
-        decisions = self.meter.context.decisions
+        seen, decisions = [(each, self._is_death(each)) for each in answered], self.meter.context.decisions
         if not decisions.active:
-            return [(request, self._is_death(request)) for request in answered]
-        seen = [2 * (self._asked - each.number) + self._is_death(each) for each in answered]
-        codes = decisions.take(point, seen)
-        if not decisions.replays:
-            return [(request, bool(code % 2)) for request, code in zip(answered, codes)]
-        by_number = {request.number: request for request in self._open}
-        numbers = [self._asked - code // 2 for code in codes]
-        if missing := [number for number in numbers if number not in by_number]:
-            decisions.depart(self.meter.path, f"has not made its request {missing[0] + 1}, which the journal answers")
-        return [(by_number[number], bool(code % 2)) for number, code in zip(numbers, codes)]
+            return seen
+        by_place = {self._asked - request.number: request for request in self._open}
+        settles = decisions.settles(point, [(self._asked - each.number, died) for each, died in seen])
+        for place, _ in settles:
+            if place not in by_place:
+                number = self._asked - place + 1
+                decisions.depart(self.meter.path, f"has not made its request {number}, which the journal answers")
+        return [(by_place[place], died) for place, died in settles]
 
     def _is_death(self, request: ItemRequest) -> bool:
         error = self._open[request].exception()
@@ -265,23 +263,23 @@ class Gather(Stage):
     def _keep(self, request: ItemRequest, result: Any) -> None:
         """Queue an answer until its turn."""
         answer = Answer(*result) if len(result) == len(Answer._fields) else _apart(request.index, *result)
-        if (account := answer.records.pop(ACCOUNT, None)) is not None:
-            self.accounts[request.index] = account[0]
-        if (noted := answer.records.pop(JOURNAL, None)) is not None:
-            self.meter.context.decisions.heard(request.member.part, noted[0])
-            if noted[1] is not None and not answer.done and not isinstance(answer.item, Remote):
-                self._digests[id(answer.item)] = noted[1]
-        (noted,) = answer.records.pop(SPANS, [None])
-        if (held := answer.records.pop(HELD, None)) is not None:
-            self.held[request.index] = held[0]
+        told, answer = Told(*answer.told), Answer(*answer[:4])
         item = answer.item
+        if told.accounts is not None:
+            self.accounts[request.index] = told.accounts
+        if told.held is not None:
+            self.held[request.index] = told.held
+        if told.noted:
+            self.meter.context.decisions.heard(request.member.part, told.noted)
+            if told.digest is not None and not answer.done and not isinstance(item, Remote):
+                self._digests[id(item)] = told.digest
         if not isinstance(request.member.worker, InlineWorker):
             nbytes = item.nbytes if isinstance(item, Remote) else nbytes_of(item)
             self.nbytes[request.index] = self.nbytes.get(request.index, 0) + nbytes
         heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
         if self.observer is not None:
-            self.observer(request.index, request.asked, request.asked + request.seconds, noted)
+            self.observer(request.index, request.asked, request.asked + request.seconds, told.spans)
         self._look(request.asked + request.seconds)
 
     def _receive(self, arrival: Arrival) -> list[Any]:
@@ -402,7 +400,7 @@ class Gather(Stage):
             item = item.fetch()
         except WorkerDied as error:
             lost = str(error)
-        if not self.meter.context.decisions.take(f"{self.meter.path}/lost", [1] if lost else ()):
+        if not self.meter.context.decisions.happens(f"{self.meter.path}/lost", bool(lost)):
             return arrival._replace(answer=arrival.answer._replace(item=item))
         log.warning("%s: %s; asking worker %d again", self.meter.path, lost, arrival.worker)
         self.meter.context.count("lost_requests")

@@ -21,7 +21,6 @@ from flowrl.engine.protocols import Decisions
 from flowrl.engine.run import Run
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.workers.accounts import Account, accounts
-from flowrl.engine.workers.calls import ACCOUNT, HELD, JOURNAL, SPANS
 from flowrl.engine.workers.pickling import pack
 from flowrl.errors import PlanError
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _ENDED = object()
 
 #: Of an `Answer`.
-Fields = tuple[Any, bool, dict[str, int], dict[str, list[Any]]]
+Fields = tuple[Any, bool, dict[str, int], dict[str, list[Any]], tuple[Any, ...]]
 
 #: Seconds between two accounts that a worker sends with its answers.
 ACCOUNT_SECONDS = 0.5
@@ -57,13 +56,13 @@ class SubplanRun(Run):
         self._traced: type[Meter] | None = None
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
 
-    def held_rows(self) -> list[int]:
-        """The rows that its operators hold for later items; empty if none of them ever does."""
+    def held_rows(self) -> int | None:
+        """The rows that its operators hold for later items; None if none of them ever does."""
         found = [meter.contract.held_rows for meter in self.meters()]
         rows = [each for each in found if each is not None]
-        return [sum(rows)] if rows else []
+        return sum(rows) if rows else None
 
-    def account(self) -> list[Account] | None:
+    def accounts(self) -> list[Account] | None:
         """The accounts of the part, the first with the number of answers; None if they were sent just now."""
         self.answers += 1
         if (now := clock()) - self._told < ACCOUNT_SECONDS:
@@ -125,21 +124,20 @@ class SubplanWorker:
             run.note_spans(spans)
         item = next(run, _ENDED)
         counters, records = run.context.metrics.take()
-        if spans:
-            records[SPANS] = [(begun, clock(), list(run.spans))]
-        if (account := run.account()) is not None:
-            records[ACCOUNT] = [account]
-        if held := run.held_rows():
-            records[HELD] = held
-        if noted := run.context.decisions.answer():
-            newest, digest = run.context.decisions.newest
-            records[JOURNAL] = [noted, digest if newest is item else None]
-        return None if item is _ENDED else item, item is _ENDED, counters, records
+        newest, digest = run.context.decisions.newest
+        told = (
+            run.held_rows(),
+            run.accounts(),
+            run.context.decisions.answer(),
+            digest if newest is item else None,
+            (begun, clock(), list(run.spans)) if spans else None,
+        )
+        return None if item is _ENDED else item, item is _ENDED, counters, records, told
 
     def pull_apart(self, key: str, spans: int = 0) -> tuple[Fields, Any]:
         """Like `pull_plan`, with the item apart from the answer, so that it can stay on the worker."""
-        item, done, counters, records = self.pull_plan(key, spans)
-        return (None, done, counters, records), item
+        item, done, counters, records, told = self.pull_plan(key, spans)
+        return (None, done, counters, records, told), item
 
     def save_plan(self, key: str) -> dict[str, Any]:
         """The state of the part."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from flowrl.operators import Dequeue
 from flowrl.testing import ManualWorkers
 
 ITEMS = 60
+WRITTEN = Path(__file__).parents[2] / "storage" / "written_before"
 
 
 class InlineWorkers:
@@ -230,3 +233,12 @@ def test_a_run_without_a_journal_notes_nothing() -> None:
     with plan_of(workers).run() as run:
         assert not any(meter.verb == "tap" for meter in run.meters())
         assert any(isinstance(stage, Gather) for stage in run.stages)
+
+
+def test_a_journal_that_was_written_before_is_followed() -> None:
+    """J1: format 2, of the engine of 2026-11-29; its points are asked as often, also where nothing is there."""
+    noted = zlib.decompress((WRITTEN / "journal_2.bin").read_bytes())
+    (items, counters), follows = replay(noted, 2, in_flight=2)
+    assert counters == {"lost_requests": 1, "worker_restarts": 1}
+    assert [pair[1] for batch in items for pair in batch][-3:] == [61, 62, 50]
+    assert follows.taken == follows.size

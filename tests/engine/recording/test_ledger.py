@@ -237,7 +237,8 @@ def test_an_account_is_no_part_of_the_state(clock: Clock) -> None:
         settle(running)
         workers.answer(0)
         state = running.state_dict()
-    assert [arrival.answer.records for arrival in state["operators"]["gather_sync"]["pending"]] == [{}, {}]
+    answers = [arrival.answer for arrival in state["operators"]["gather_sync"]["pending"]]
+    assert [(answer.records, answer.told) for answer in answers] == [({}, ()), ({}, ())]
     assert running.context.metrics.records == {}
 
 
