@@ -82,6 +82,13 @@ class MeanHead(ValueHead):
         return (target - outputs_tm1).abs()
 
 
+class SquaredHead(MeanHead):
+    """The mean return, learned by the squared error."""
+
+    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (outputs_tm1 - target).square()
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class CategoricalSettings(Settings):
     """The distribution of returns."""

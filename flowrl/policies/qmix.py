@@ -13,23 +13,13 @@ from torch import nn
 from flowrl.data import Batch
 from flowrl.data.columns import AGENT, STATE
 from flowrl.errors import ConfigError, SchemaError
-from flowrl.networks.heads import MeanHead
+from flowrl.networks.heads import SquaredHead
 from flowrl.networks.masks import action_mask
 from flowrl.networks.networks import Encoder, QNetwork, encoder, without
 from flowrl.policies.dqn import DoubleQSettings, DQNLearning, DQNPolicy, of_action, of_best, q_learning_loss
 from flowrl.settings import positive, setting
 
 Mixer = Literal["sum", "monotonic"]
-
-
-class SquaredHead(MeanHead):
-    """The mean return, y = r + d · Q_t, learned by the squared error, as both papers do.
-
-    A mixer may be unable to represent all values of a team, and what it makes of them depends on the loss.
-    """
-
-    def errors(self, outputs_tm1: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return (outputs_tm1 - target).square()
 
 
 class SumMixer(nn.Module):
@@ -174,7 +164,9 @@ class QMIXPolicy(DQNPolicy):
 
 
 class TeamLearning(DQNLearning):
-    """The squared error of a team's value, y = r + d · Q_tot,target(s', (argmax_u Q_a(s'_a, u))_a).
+    """The squared error of a team's value, y = r + d · Q_tot,target(s', (argmax_u Q_a(s'_a, u))_a), as in both papers.
+
+    A mixer may be unable to represent all values of a team, and what it makes of them depends on the loss.
 
     Each agent's best action is that of its own values (Q1); both networks have a mixer of their own.
 

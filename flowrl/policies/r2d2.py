@@ -61,6 +61,32 @@ def unscaled(x: torch.Tensor) -> torch.Tensor:
     return x.sign() * ((u / ((1 + u).sqrt() + 1) / (2 * EPS)).square() - 1)
 
 
+def n_step_q_target(
+    reward: torch.Tensor,
+    terminated: torch.Tensor,
+    last: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    gamma: float | torch.Tensor,
+    n: int,
+    rescale: bool,
+) -> torch.Tensor:
+    """yₜ = h(Σᵢ₌₀ᵏ⁻¹ γⁱ rₜ₊ᵢ + γᵏ h⁻¹(valueₜ₊ₖ)), `[T, B]`, over the k ≤ n steps to where the window or the data ends.
+
+    h is `rescaled`, or with `rescale=False` the identity; what follows a terminal step is worth 0.
+
+    Args:
+        reward, terminated, last: `[T, B]`; `last` marks steps after which a sequence ends.
+        value: `[T + 1, B]`, of the observation of each step, and of that after the last.
+
+    Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 2.3.
+    """
+    window_return, steps, discount = n_step(reward, terminated, last, gamma=gamma, n=n)
+    at = torch.arange(len(steps), device=steps.device)[:, None] + steps
+    target: torch.Tensor = window_return + discount * (unscaled(value) if rescale else value).gather(0, at)
+    return rescaled(target) if rescale else target
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class SequenceSettings(DoubleQSettings):
     """Q-learning on sequences."""
@@ -149,9 +175,7 @@ class RecurrentValueActing:
 
 
 class R2D2Learning(Learning):
-    """The Huber loss (delta 1) of Q(s_t, a_t) and, over the k ≤ n steps to where the window or the sequence ends,
-
-    y_t = h(Σᵢ₌₀ᵏ⁻¹ γⁱ r_t+i + γᵏ h⁻¹(Q_target(s_t+k, argmax_a Q(s_t+k, a))))
+    """The Huber loss (delta 1) of Q(s_t, a_t) and `n_step_q_target` of the values Q_target(s_t, argmax_a Q(s_t, a)),
 
     with both networks unrolled over the sequence from the same state. The argmax is over valid actions; without
     `double` it is Q_target's (Q1). Burn-in steps are unrolled without loss or gradient (N7).
@@ -217,13 +241,7 @@ class R2D2Learning(Learning):
         """yₜ `[T, B]`, from both networks' values `[T + 1, B, A]`; valid at the counted steps."""
         given, last = self.policy.settings, rows.mask.clone()
         last[:-1] &= ~rows.mask[1:]
-        gamma = discounts(rows, given.gamma)
-        reward, steps, discount = n_step(rows.reward.float(), rows.terminated, last, gamma=gamma, n=given.n_step)
         chooser = masked(online if given.double else target, action_mask(self.unrolled_obs(rows)))
-        best = chooser.argmax(2, keepdim=True)
-        value = target.gather(2, best).squeeze(2)
-        at = torch.arange(len(steps), device=steps.device)[:, None] + steps
-        if given.rescale:
-            value = unscaled(value)
-        target_t: torch.Tensor = reward + discount * value.gather(0, at)
-        return rescaled(target_t) if given.rescale else target_t
+        value = target.gather(2, chooser.argmax(2, keepdim=True)).squeeze(2)
+        reward, gamma = rows.reward.float(), discounts(rows, given.gamma)
+        return n_step_q_target(reward, rows.terminated, last, value, gamma=gamma, n=given.n_step, rescale=given.rescale)

@@ -9,9 +9,10 @@ import torch
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
+from flowrl.networks.heads import SquaredHead
 from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.sampling import softmax_sample
-from flowrl.policies.dqn import DQNLearning, DQNPolicy, ValueSettings, of_action
+from flowrl.policies.dqn import DQNLearning, DQNPolicy, ValueSettings, of_action, q_learning_loss
 from flowrl.policies.policy import ValueActing
 from flowrl.settings import not_negative, positive
 
@@ -53,7 +54,7 @@ class SoftQPolicy(DQNPolicy):
         for name in ("head", "epsilon"):
             if settings.get(name) is not None:
                 raise ConfigError(f"{name}={settings[name]!r}: soft Q-learning learns means, and explores by entropy")
-        super().__init__(*spaces, **{"algorithm": "soft Q-learning", **settings})
+        super().__init__(*spaces, **{"algorithm": "soft Q-learning", **settings, "head": SquaredHead()})
 
     def _build(self) -> None:
         super()._build()
@@ -72,23 +73,19 @@ class SoftQLearning(DQNLearning):
     policy: SoftQPolicy
     compiles = True
 
-    def error(self, q: torch.Tensor, rows: Batch, reward: torch.Tensor | float) -> torch.Tensor:
-        """The soft Bellman error `[B]` of values `[B, A]` at this reward."""
-        policy = self.policy
-        with torch.no_grad():
-            q_t = policy.target(rows.next_obs, policy.noise())
-            target = reward + rows.discount * soft_value(q_t, policy.settings.temperature, action_mask(rows.next_obs))
-        error: torch.Tensor = of_action(q, rows.action.long()) - target
-        return error
+    @torch.no_grad()
+    def target(self, rows: Batch) -> torch.Tensor:
+        """y, `[B]`."""
+        q_t = self.policy.target(rows.next_obs, self.policy.noise())
+        value = soft_value(q_t, self.policy.settings.temperature, action_mask(rows.next_obs))
+        target: torch.Tensor = rows.reward.float() + rows.discount * value
+        return target
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See the class."""
-        q = self.policy.model(rows.obs, self.policy.noise())
-        error = self.error(q, rows, rows.reward.float())
-        weight = rows["weight"] if "weight" in rows else torch.ones_like(error)
-        loss = (weight * error.square()).mean()
-        scalars = {"loss": loss, "q": of_action(q, rows.action.long()).mean()}
-        return loss, scalars | ({"priority": error.abs()} if "weight" in rows else {})
+        policy = self.policy
+        q = of_action(policy.model(rows.obs, policy.noise()), rows.action.long())
+        return q_learning_loss(policy.model.head, q, self.target(rows), rows.get("weight"))
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -142,6 +139,7 @@ class RBCLearning(SoftQLearning):
         action = rows.action.long()
         log_pi = torch.log_softmax(masked(q, action_mask(rows.obs)) / policy.settings.temperature, 1)
         nll = -(of_action(log_pi, action) * rows["shown"]).mean()
-        bellman = self.error(q, rows, 0.0).square().mean()
+        target = self.target(rows.replace(reward=torch.zeros_like(rows.discount)))
+        bellman = (of_action(q, action) - target).square().mean()
         loss = nll + policy.settings.bellman_weight * bellman
         return loss, {"loss": loss, "nll": nll, "bellman": bellman, "q": of_action(q, action).mean()}

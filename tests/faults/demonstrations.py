@@ -154,8 +154,8 @@ FAULTS = [
     Fault(
         "Q1",
         "flowrl/policies/soft_q.py",
-        "            q_t = policy.target(rows.next_obs, policy.noise())\n",
-        "            q_t = policy.model(rows.next_obs, policy.noise())\n",
+        "policy.target(rows.next_obs",
+        "policy.model(rows.next_obs",
         SOFT + "test_the_loss_of_soft_q_learning_against_a_loop",
     ),
     Fault(
