@@ -19,6 +19,17 @@ from flowrl.settings import Settings, not_negative, positive
 Scalars = dict[str, torch.Tensor]
 
 
+def agreeing(slopes: torch.Tensor) -> torch.Tensor:
+    """Σ_{i<k} cos(slopeᵢ, slopeₖ) / (k − 1), `[B]`, of slopes `[k, B, size]`.
+
+    >>> agreeing(torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]]))
+    tensor([-0.5000])
+    """
+    units = torch.nn.functional.normalize(slopes, dim=2, eps=1e-10)
+    pairs = (units.sum(0).square().sum(1) - units.square().sum((0, 2))) / 2
+    return pairs / (len(slopes) - 1)
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class ConservativeSettings(Settings):
     """The penalty."""
@@ -158,14 +169,3 @@ class CQLLearning(SACLearning):
             kinds.append((action.unflatten(0, (-1, count)), logp.unflatten(0, (-1, count))))
         actions, densities = zip(*kinds)
         return torch.cat(actions, 1), torch.cat(densities, 1)
-
-
-def agreeing(slopes: torch.Tensor) -> torch.Tensor:
-    """Σ_{i<k} cos(slopeᵢ, slopeₖ) / (k − 1), `[B]`, of slopes `[k, B, size]`.
-
-    >>> agreeing(torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]]))
-    tensor([-0.5000])
-    """
-    units = torch.nn.functional.normalize(slopes, dim=2, eps=1e-10)
-    pairs = (units.sum(0).square().sum(1) - units.square().sum((0, 2))) / 2
-    return pairs / (len(slopes) - 1)

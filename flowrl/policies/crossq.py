@@ -203,23 +203,22 @@ class CrossQLearning(SACLearning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, Scalars]:
         """See `Learning.loss`."""
-        self._minibatch = Minibatch(self.policy.version >= self.policy.settings.renorm_warmup)
-        return super().loss(rows)
-
-    def judged(
-        self, rows: Batch, features: torch.Tensor, next_action: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `SACLearning.judged`."""
-        critics = self.policy.model.critics
+        policy, model, critics = self.policy, self.policy.model, self.policy.model.critics
+        choosing: Any = policy.choosing
+        minibatch = self._minibatch = Minibatch(policy.version >= policy.settings.renorm_warmup)
+        alpha = model.log_temperature.detach().exp()
+        with torch.no_grad():
+            next_action, next_logp = choosing.sample(model(rows.next_obs), rows.next_noise)
+        features = critics.encoder(rows.obs)
         both = torch.cat([features, critics.encoder(rows.next_obs)])
         actions = torch.cat([rows.action.reshape(next_action.shape), next_action])
-        q, q_t = critics(both, actions, batch=self._minibatch).chunk(2, 1)
-        return q, q_t.detach().amin(0)
-
-    def actor_outputs(self, features: torch.Tensor) -> torch.Tensor:
-        """See `SACLearning.actor_outputs`."""
-        outputs: torch.Tensor = self.policy.model.actor(features, self._minibatch)
-        return outputs
+        q, q_t = critics(both, actions, batch=minibatch).chunk(2, 1)
+        value_t = q_t.detach().amin(0) - alpha * next_logp
+        if self.phase():
+            return self.combined(rows, q, value_t, None, {})
+        action, logp = choosing.sample(model.actor(features.detach(), minibatch), rows.noise)
+        actor = alpha * logp - critics(features.detach(), action, frozen=True).amin(0)
+        return self.with_temperature(rows, q, value_t, actor, -logp, policy.entropy)
 
     def _agreed(self, scalars: Scalars, rows: int, all_reduce: AllReduce) -> Scalars:
         found = self._minibatch.statistics

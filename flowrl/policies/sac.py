@@ -141,27 +141,14 @@ class SACLearning(QActorCriticLearning):
         alpha = model.log_temperature.detach().exp()
         with torch.no_grad():
             next_action, next_logp = choosing.sample(model(rows.next_obs), rows.next_noise)
+            value_t = self.next_value(rows, next_action) - alpha * next_logp
         features = model.critics.encoder(rows.obs)
-        q, value_t = self.judged(rows, features, next_action)
-        value_t = value_t - alpha * next_logp
+        q = model.critics(features, rows.action)
         if self.phase():
             return self.combined(rows, q, value_t, None, {})
-        action, logp = choosing.sample(self.actor_outputs(features.detach()), rows.noise)
+        action, logp = choosing.sample(model.actor(features.detach()), rows.noise)
         actor = alpha * logp - self.actor_value(model.critics(features.detach(), action, frozen=True))
         return self.with_temperature(rows, q, value_t, actor, -logp, policy.entropy)
-
-    def judged(
-        self, rows: Batch, features: torch.Tensor, next_action: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the critics expect of the actions taken, `[k, B]`, and without gradients the `next_value [B]`."""
-        with torch.no_grad():
-            value_t = self.next_value(rows, next_action)
-        return self.policy.model.critics(features, rows.action), value_t
-
-    def actor_outputs(self, features: torch.Tensor) -> torch.Tensor:
-        """The actor's outputs `[B, outputs]` at s_tm1, which learn."""
-        outputs: torch.Tensor = self.policy.model.actor(features)
-        return outputs
 
     def next_value(self, rows: Batch, action: torch.Tensor) -> torch.Tensor:
         """What the target critics expect of actions `[B, ...]` at s_t: `[B]`, without the entropy."""

@@ -16,6 +16,17 @@ from flowrl.schedules import NumberOrSchedule
 from flowrl.settings import not_negative, positive, scheduled
 
 
+def smoothed(action: torch.Tensor, noise: torch.Tensor, deviation: float, limit: float) -> torch.Tensor:
+    """Target actions clip(a + clip(σ n, −c, c), −1, 1), `[B, size]`, of actions and normal `noise [B, size]` (A6).
+
+    Source: Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods", section 5.3.
+
+    >>> smoothed(torch.tensor([[0.9, 0.0]]), torch.tensor([[0.5, -9.0]]), 0.4, 0.5)
+    tensor([[ 1.0000, -0.5000]])
+    """
+    return (action + (deviation * noise).clamp(-limit, limit)).clamp(-1, 1)
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class ActionNoiseSettings(QActorCriticPolicy.Settings):
     """A deterministic actor that explores by noise, in the scale of actions from -1 to 1."""
@@ -81,7 +92,7 @@ class TD3Learning(QActorCriticLearning):
     """The learn mode of a `TD3Policy`. μ is the actor; ' marks target networks.
 
     critics: ½ (Qₖ(s_tm1, a_tm1) − y)² each, y = r + d minₖ Q'ₖ(s_t, a')  (A5),
-    a' = clip(μ'(s_t) + clip(σ n, −c, c), −1, 1), n normal  (A6);
+    a' = μ'(s_t), `smoothed`;
     actor: −Q₁(s_tm1, μ(s_tm1)), in every `policy_delay`-th update of the policy.
 
     The policy's version counts the updates, so a resumed run continues the same pattern.
@@ -102,10 +113,12 @@ class TD3Learning(QActorCriticLearning):
 
     def loss(self, rows: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """See `Learning.loss`."""
-        policy, model = self.policy, self.policy.model
+        policy, model, given = self.policy, self.policy.model, self.policy.settings
         with torch.no_grad():
-            judges = policy.target.critics
-            value_t = judges(judges.encoder(rows.next_obs), self._next_action(rows)).amin(0)
+            judges, next_action = policy.target.critics, torch.tanh(policy.target(rows.next_obs))
+            if given.target_noise:
+                next_action = smoothed(next_action, rows.next_noise, given.target_noise, given.target_noise_clip)
+            value_t = judges(judges.encoder(rows.next_obs), next_action).amin(0)
         features = model.critics.encoder(rows.obs)
         q = model.critics(features, rows.action)
         if self.phase():
@@ -118,12 +131,3 @@ class TD3Learning(QActorCriticLearning):
     def actor_loss(self, rows: Batch, action: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """The loss `[B]` of the actor's actions `[B, size]` with these values `[B]`."""
         return -value
-
-    def _next_action(self, rows: Batch) -> torch.Tensor:
-        given = self.policy.settings
-        action = torch.tanh(self.policy.target(rows.next_obs))
-        if not given.target_noise:
-            return action
-        limit = given.target_noise_clip
-        noise: torch.Tensor = (given.target_noise * rows.next_noise).clamp(-limit, limit)
-        return (action + noise).clamp(-1, 1)

@@ -506,8 +506,8 @@ FAULTS = [
     Fault(
         "A4",
         "flowrl/policies/sac.py",
-        "choosing.sample(self.actor_outputs(features.detach()), rows.noise)",
-        "choosing.sample(self.actor_outputs(features), rows.noise)",
+        "choosing.sample(model.actor(features.detach()), rows.noise)",
+        "choosing.sample(model.actor(features), rows.noise)",
         SAC + "test_images_are_encoded_by_what_the_critics_have_learned",
     ),
     Fault(
@@ -604,15 +604,15 @@ FAULTS = [
     Fault(
         "A10",
         "flowrl/policies/crossq.py",
-        "with torch.no_grad():",
-        "if True:",
+        "with torch.no_grad():\n                    deviation",
+        "if True:\n                    deviation",
         CROSSQ + "test_r_and_d_have_no_gradients",
     ),
     Fault(
         "A10",
         "flowrl/policies/crossq.py",
-        "q, q_t = critics(both, actions, batch=self._minibatch).chunk(2, 1)",
-        "q, q_t = (critics(*half, batch=self._minibatch) for half in zip(both.chunk(2), actions.chunk(2)))",
+        "q, q_t = critics(both, actions, batch=minibatch).chunk(2, 1)",
+        "q, q_t = (critics(*half, batch=minibatch) for half in zip(both.chunk(2), actions.chunk(2)))",
         CROSSQ + "test_an_update_against_plain_networks",
     ),
     Fault(
@@ -625,15 +625,15 @@ FAULTS = [
     Fault(
         "A10",
         "flowrl/policies/crossq.py",
-        "self.policy.model.actor(features, self._minibatch)",
-        "self.policy.model.actor(features)",
+        "model.actor(features.detach(), minibatch)",
+        "model.actor(features.detach())",
         CROSSQ + "test_the_actor_and_its_statistics_learn_in_every_few_updates",
     ),
     Fault(
         "A10",
         "flowrl/policies/crossq.py",
-        "self.policy.version >= self.policy.settings.renorm_warmup",
-        "self.policy.version > self.policy.settings.renorm_warmup",
+        "policy.version >= policy.settings.renorm_warmup",
+        "policy.version > policy.settings.renorm_warmup",
         CROSSQ + "test_the_warm_up_ends_at_a_version",
     ),
     Fault(
@@ -667,22 +667,22 @@ FAULTS = [
     Fault(
         "A5",
         "flowrl/policies/td3.py",
-        "self._next_action(rows)).amin(0)",
-        "self._next_action(rows)).amax(0)",
+        "next_action).amin(0)",
+        "next_action).amax(0)",
         TD3 + "test_the_loss_against_plain_networks",
     ),
     Fault(
         "A6",
         "flowrl/policies/td3.py",
-        "(given.target_noise * rows.next_noise).clamp(-limit, limit)",
-        "given.target_noise * rows.next_noise",
+        "(deviation * noise).clamp(-limit, limit)",
+        "deviation * noise",
         TD3 + "test_the_loss_against_plain_networks",
     ),
     Fault(
         "A6",
         "flowrl/policies/td3.py",
-        "return (action + noise).clamp(-1, 1)",
-        "return action + noise",
+        ".clamp(-limit, limit)).clamp(-1, 1)",
+        ".clamp(-limit, limit))",
         TD3 + "test_the_loss_against_plain_networks",
     ),
     Fault(
