@@ -33,6 +33,19 @@ from flowrl.settings import Settings, at_least_one, fraction, positive, schedule
 SEARCHED = ("search_policy", "search_value")
 
 
+def unrolled_cross_entropy(
+    logits: torch.Tensor, shares: torch.Tensor, counts: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor:
+    """The mean over rows of Σₖ weightₖ countₖ CEₖ, with the cross-entropy CEₖ = −Σₐ shareₖₐ log softmax(logitsₖ)ₐ.
+
+    Args:
+        logits: `[K · B, A]`, of step after step of the unrolls. shares: `[B, K, A]`. counts: `[B, K]`.
+        weight: `[K, 1]`.
+    """
+    each = -(shares.transpose(0, 1).flatten(0, 1) * torch.log_softmax(logits, 1)).sum(1).reshape(-1, len(shares))
+    return (each * counts.transpose(0, 1) * weight).sum(0).mean()
+
+
 class Support:
     """Numbers as distributions over the whole numbers −size .. size, on the scale of `rescaled` unless it is `linear`.
 
@@ -358,17 +371,10 @@ class MuZeroLearning(Learning):
         logits, values = model.predict(torch.cat(latents))
         weight = torch.full((steps + 1, 1), 1 / steps, device=logits.device)
         weight[0] = 1.0
-
-        def cross_entropy(scores: torch.Tensor, target: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-            """The mean over rows of what the steps of their unroll cost."""
-            shares = target.transpose(0, 1).flatten(0, 1)
-            each = -(shares * torch.log_softmax(scores, 1)).sum(1).reshape(-1, len(rows))
-            return (each * counts.transpose(0, 1) * weight[-len(each) :]).sum(0).mean()
-
         shares, given = policy.support.shares, policy.settings
-        policy_loss = cross_entropy(logits, rows.policies, rows.policy_counts)
-        value_loss = cross_entropy(values, shares(rows["values"]), rows.counts)
-        reward_loss = cross_entropy(torch.cat(rewards), shares(rows.rewards), rows.counts[:, :-1])
+        policy_loss = unrolled_cross_entropy(logits, rows.policies, rows.policy_counts, weight)
+        value_loss = unrolled_cross_entropy(values, shares(rows["values"]), rows.counts, weight)
+        reward_loss = unrolled_cross_entropy(torch.cat(rewards), shares(rows.rewards), rows.counts[:, :-1], weight[1:])
         loss = policy_loss + given.value_coef * value_loss + given.reward_coef * reward_loss
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "reward_loss": reward_loss}
 
