@@ -37,7 +37,7 @@ def q_learning_loss(
         outputs_tm1: `[B, ...]`, those of the online network for the actions taken.
         target: y, `[B, ...]`; see `ValueHead.target`.
         weight: w, `[B]`; None: 1.
-        at: Further arguments of `ValueHead.errors`.
+        at: What else the `errors` of the head read, such as the levels of quantiles.
 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning".
     """
