@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from flowrl.engine.protocols import Decisions
+from flowrl.engine.protocols import Decisions, Observer
 from flowrl.engine.seeds import SeedTree
 from flowrl.errors import PlanError
 from flowrl.saved import Saved
@@ -157,7 +157,7 @@ class Context:
     learner that the operator trains, "" unless the plan has several; `learns` says whether any operator declares what
     it learns. `bounds` are pairs of a counter and a number of it, such as those of the budget: a report follows as soon
     as one is reached. `stages` are those of the run, for operators only: a resource outlives the run. `decisions`
-    answers who looks whether something has arrived, see `flowrl.engine.recording.journal`.
+    answers who looks whether something has arrived, see `flowrl.engine.recording.journal`; `observer` listens.
     """
 
     path: str = ""
@@ -171,6 +171,7 @@ class Context:
     bounds: set[tuple[str, float]] = attrs.field(factory=set)
     stages: Sequence[Stage] = ()
     decisions: Decisions = attrs.field(factory=Decisions)
+    observer: Observer | None = None
 
     def __reduce__(self) -> tuple[type[Context], tuple[str]]:
         return Context, (self.path,)  # an operator sent to another process has no run there until one opens

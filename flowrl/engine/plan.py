@@ -25,7 +25,7 @@ from flowrl.errors import PlanError, did_you_mean
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flowrl.engine.protocols import Decisions
+    from flowrl.engine.protocols import Decisions, Observer
     from flowrl.engine.schema import Schema
 
 Verb = Literal["for_each", "filter", "combine"]
@@ -94,6 +94,7 @@ class Plan:
         stall_seconds: float = 60.0,
         deadline_seconds: float = 3600.0,
         decisions: Decisions | None = None,
+        observer: Observer | None = None,
     ) -> Run:
         """Open a run of this plan.
 
@@ -107,9 +108,10 @@ class Plan:
             deadline_seconds: After this time without progress the run raises `Stalled`.
             decisions: A `Recording` that notes what the run decides, or a `Replay` that it follows; see
                 `flowrl.engine.recording.journal`.
+            observer: Who listens to the run, such as a `flowrl.engine.recording.trace.Trace`.
         """
         waits = {"stall_seconds": stall_seconds, "deadline_seconds": deadline_seconds}
-        return Run(self, seed=seed, on_error=on_error, decisions=decisions, **waits)
+        return Run(self, seed=seed, on_error=on_error, decisions=decisions, observer=observer, **waits)
 
     # -- transforms
 

@@ -286,6 +286,39 @@ class JointWorker(Protocol):
         ...
 
 
+class Observer:
+    """Who listens to a run; this one does nothing with what it hears. It must change nothing in the run (E4)."""
+
+    def opened(self) -> None:
+        """Called when the run opens."""
+
+    def busy(self, path: str, seconds: float) -> None:
+        """An operator was busy until now, in the current thread."""
+
+    def slept(self, paths: Sequence[str], seconds: float) -> None:
+        """The run has slept until now, for answers to these operators."""
+
+    def answered(
+        self, path: str, worker: int, asked: float, answered: float, spans: Any = None, version: int | None = None
+    ) -> None:
+        """A worker has answered a request of an operator, maybe in another thread.
+
+        Args:
+            asked, answered: When.
+            spans: What the observer of its part has told, see `part`.
+            version: Of the weights that a request made now would carry, if any.
+        """
+
+    def part(self, *, inline: bool) -> Observer | None:
+        """Who listens to a part of the plan on a worker, in this thread if `inline`; else it is sent there."""
+
+    def asked(self) -> None:
+        """On a worker: a request begins."""
+
+    def tells(self) -> Any:
+        """On a worker: what its answer tells the observer of the run."""
+
+
 class Decisions:
     """What a run decides by the clock; this one decides by what it sees, and notes nothing.
 

@@ -17,9 +17,9 @@ from flowrl.engine.graph import WIRING, graph, matches, on_policy, paths
 from flowrl.engine.held import REMEDY, changed, resources, same_resource, saveable, state_of, watched
 from flowrl.engine.labels import Labels, labels_of
 from flowrl.engine.merge import Fork, Merge
-from flowrl.engine.meter import MAX_ATTEMPTS, Meter
+from flowrl.engine.meter import MAX_ATTEMPTS, Meter, telling
 from flowrl.engine.operator import fresh
-from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, Decisions, ResourceContract, Signal
+from flowrl.engine.protocols import BLOCKED, DONE, WAITING, WORKED, Decisions, Observer, ResourceContract, Signal
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.stages import Chain, Source, Stage
 from flowrl.engine.state_diff import IncompatibleKeys, check_state, compare
@@ -63,6 +63,7 @@ class Run:
         stall_seconds: float = stall_seconds,
         deadline_seconds: float = deadline_seconds,
         decisions: Decisions | None = None,
+        observer: Observer | None = None,
     ) -> None:
         if plan.on is not None:
             raise PlanError(
@@ -78,7 +79,7 @@ class Run:
         by_id = paths(plan)
         _check_policies(_by_name(on_error), by_id.values())
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
-        context = Context(seeds=SeedTree(seed), decisions=decisions)
+        context = Context(seeds=SeedTree(seed), decisions=decisions, observer=observer)
         self._begin(plan, by_id, context, on_error, resources_of(plan), labels_of(plan, by_id))
         if debugger is not None:
             debugger.opened(self)
@@ -105,6 +106,9 @@ class Run:
         # The states that are taken and loaded are noted of a whole run, not of its parts.
         self._states = Decisions() if context.decisions.name else context.decisions
         context.decisions.opened([by_id[id(node)] for node in graph(plan)])
+        if (observer := context.observer) is not None:
+            observer.opened()
+        self._kind = Meter if observer is None else telling(observer.busy)
         self._labels = labels
         context.learns = any(node.contract.learns is not None for node in graph(plan))
         self.wakeups = 0
@@ -270,6 +274,8 @@ class Run:
         self.asleep[waits_for] = self.asleep.get(waits_for, 0.0) + seconds
         if len(waits_for) == 1 and (gather := self._gathers.get(waits_for[0])) is not None:
             gather.slept(seconds)
+        if self.context.observer is not None:
+            self.context.observer.slept(waits_for, seconds)
 
     # -- state
 
@@ -485,7 +491,7 @@ class Run:
         context = self.context.at(self.context.path + path, learner, self.stages)
         verb = "call" if isinstance(node.op, Stage) else node.kind
         maker = self._makers[id(node.inputs[0])] if len(node.inputs) == 1 else ""
-        return Meter(path, node.site, fresh(node.op, context), verb, context, self._on_error(path), maker)
+        return self._kind(path, node.site, fresh(node.op, context), verb, context, self._on_error(path), maker)
 
     def _on_error(self, path: str) -> str:
         return next((policy for name, policy in self._error_policies.items() if matches(path, name)), "stop")

@@ -86,6 +86,7 @@ class KeptRun:
     complain: Callable[[Exception], None] | None = None  #: prints an error
     span: float | None = None  #: seconds after which the first result ends it, for a profile
     trace: Path | None = None  #: the file of a trace of it
+    tracer: Trace | None = None
     journal: Recording | None = None  #: of what the run decides
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)
@@ -149,7 +150,8 @@ class KeptRun:
             plan.check()
             plan = watch(plan)
             journal = _journal_of(config, directory, earlier)
-            run = plan.run(seed=config.seed, decisions=journal)
+            tracer = None if more.get("trace") is None else Trace()
+            run = plan.run(seed=config.seed, decisions=journal, observer=tracer)
             undo.callback(run.close)
             kept = cls(
                 run=run,
@@ -163,6 +165,7 @@ class KeptRun:
                 about={**workers.about(), **about, "plan_hash": plan_hash(plan)},
                 earlier=earlier,
                 journal=journal,
+                tracer=tracer,
                 **more,
             )
             kept._begin(command, show)
@@ -173,10 +176,9 @@ class KeptRun:
         """Run to the end and return the exit code."""
         try:
             with self.run, Interrupts(self.run) as interrupts:
-                trace = None if self.trace is None else Trace(self.run)
                 outcome = self.pull(interrupts, None if self.span is None else self._spent, quiet=quiet)
-                if trace is not None and self.trace is not None:
-                    self._write_trace(trace, self.trace)
+                if self.tracer is not None and self.trace is not None:
+                    self._write_trace(self.tracer.text(self.run), self.trace)
         finally:
             self._close()
         click.echo(self.words)
@@ -468,9 +470,9 @@ class KeptRun:
             self._writer = None
 
     @staticmethod
-    def _write_trace(trace: Trace, path: Path) -> None:
+    def _write_trace(text: str, path: Path) -> None:
         try:
-            write(path, trace.text())
+            write(path, text)
         except OSError as error:
             raise ConfigError(f"the trace cannot be written to {path}: {error.strerror or error}") from error
 

@@ -227,8 +227,8 @@ FAULTS = [
     Fault(
         "E12",
         "flowrl/engine/workers/subplan.py",
-        "self.spans = deque(maxlen=most)",
-        "self.spans = deque()",
+        "](maxlen=most)",
+        "]()",
         "tests/engine/recording/test_trace.py::test_a_worker_sends_the_newest_of_what_it_did",
     ),
     Fault(

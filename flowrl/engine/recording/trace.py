@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from math import inf
 from time import perf_counter as clock
 from typing import Any
 
 import attrs
 
-from flowrl.engine.meter import traced
-from flowrl.engine.protocols import WorkersContract
+from flowrl.engine.protocols import Observer
 from flowrl.engine.run import Run
-from flowrl.engine.workers.accounts import inline_parts
-from flowrl.engine.workers.calls import Call, Prefetch
-from flowrl.engine.workers.gather import Gather
+from flowrl.engine.workers.calls import Prefetch
+from flowrl.engine.workers.subplan import BusySpans
 
 #: Most events that are kept, the newest.
 MOST = 200_000
@@ -31,8 +29,8 @@ MOST_SPANS = 256
 _OWN = 1
 
 
-class Trace:
-    """The events of a run from now on; start it before the run is pulled. It changes no result (E4).
+class Trace(Observer):
+    """The events of a run, as `plan.run(observer=Trace())`. It changes no result (E4).
 
     Each busy span of an operator is an event on the track of its thread, and each sleep one on that of the run's own.
     Each request to a worker is one on the track of that worker, from when it could begin until its answer came or the
@@ -40,66 +38,56 @@ class Trace:
     weights are an instant there, at the first answer after which a request carries them.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._begun = run, clock()
+    def __init__(self) -> None:
+        self._begun = clock()
         self._events: deque[tuple[str, str, float, float, int, int]] = deque(maxlen=MOST)
-        self._workers: dict[int, str] = {}
+        self._workers: dict[str, int] = {}  # the process of each operator that asks some
+        self._clocks = defaultdict[tuple[int, int], _Clock](lambda: _Clock())
+        self._versions: dict[int, int | None] = {}  # of the newest weights, by process
         #: When the newest request on each track had begun, and was done and answered.
         self._newest: dict[tuple[int, int], tuple[float, float, float]] = {}
-        kind = traced(self._busy)
-        parts = [part for stage in run.stages if isinstance(stage, Gather) for part in inline_parts(stage)]
-        for meter in [meter for each in (run, *parts) for meter in each.meters()]:
-            meter.__class__ = kind
-        run.asleep = _Asleep(run.asleep, self._slept)
-        for number, stage in enumerate(run.stages, _OWN + 1):
-            if isinstance(stage, Call):
-                stage.observer = self._answers(number, stage.meter.path)
-            elif isinstance(stage, Gather) and len(stage.inline) < len(stage.workers.members):
-                stage.observer = self._answers(number, stage.meter.path, WorkersContract(stage.workers))
-                stage.spans = MOST_SPANS
 
-    def _busy(self, path: str, seconds: float) -> None:
+    def opened(self) -> None:
+        self._begun = clock()
+
+    def busy(self, path: str, seconds: float) -> None:
         now = clock()
         self._events.append((path, "operator", now - seconds, seconds, _OWN, threading.get_ident()))
 
-    def _slept(self, paths: Iterable[str], seconds: float) -> None:
+    def slept(self, paths: Sequence[str], seconds: float) -> None:
         now, what = clock(), " or ".join(paths)
         self._events.append((f"waits for {what}", "stall", now - seconds, seconds, _OWN, threading.get_ident()))
 
-    def _answers(
-        self, process: int, path: str, workers: WorkersContract | None = None
-    ) -> Callable[[int, float, float, Any], None]:
-        self._workers[process] = path
-        clocks: dict[int, _Clock] = {}
-        carried: int | None = None
+    def part(self, *, inline: bool) -> Observer:
+        return _Busy(self.busy) if inline else BusySpans(MOST_SPANS)
 
-        def answered(worker: int, asked: float, now: float, noted: Any) -> None:
-            nonlocal carried
-            begun, ended, spans = noted or (asked, now, ())
-            ahead = clocks.setdefault(worker, _Clock()).ahead(asked, begun, ended, now)
-            first, done, track = asked, ended - ahead, (process, worker)
-            if track in self._newest:  # it takes one request after another
-                first = max(asked, self._newest[track][1])
-                self._events.append(self._request(track, first))
-            self._newest[track] = first, max(first, done), now
-            for name, at, seconds in spans:
-                start, end = max(at - ahead, first), min(at - ahead + seconds, done)
-                self._events.append((name, "operator", start, max(0.0, end - start), *track))
-            version = None if workers is None else workers.version
-            if version is not None and version != carried:
-                carried = version
-                self._events.append((f"weights {version}", "weights", clock(), -1.0, process, worker))
-
-        return answered
+    def answered(
+        self, path: str, worker: int, asked: float, answered: float, spans: Any = None, version: int | None = None
+    ) -> None:
+        process = self._workers.setdefault(path, _OWN + 1 + len(self._workers))
+        track, (begun, ended, told) = (process, worker), spans or (asked, answered, ())
+        ahead = self._clocks[track].ahead(asked, begun, ended, answered)
+        first, done = asked, ended - ahead
+        if track in self._newest:  # it takes one request after another
+            first = max(asked, self._newest[track][1])
+            self._events.append(self._request(track, first))
+        self._newest[track] = first, max(first, done), answered
+        for name, at, seconds in told:
+            start, end = max(at - ahead, first), min(at - ahead + seconds, done)
+            self._events.append((name, "operator", start, max(0.0, end - start), *track))
+        if version is not None and version != self._versions.get(process):
+            self._versions[process] = version
+            self._events.append((f"weights {version}", "weights", clock(), -1.0, process, worker))
 
     def _request(self, track: tuple[int, int], until: float = inf) -> tuple[str, str, float, float, int, int]:
         begun, _, answered = self._newest[track]
-        return self._workers[track[0]], "request", begun, max(0.0, min(answered, until) - begun), *track
+        name = next(path for path, process in self._workers.items() if process == track[0])
+        return name, "request", begun, max(0.0, min(answered, until) - begun), *track
 
-    def text(self) -> str:
-        """The trace as JSON, for a file."""
-        idents = {stage.ident: stage.meter.path for stage in self._run.stages if isinstance(stage, Prefetch)}
-        names = {_OWN: "flowrl", **{number: f"workers of {path}" for number, path in self._workers.items()}}
+    def text(self, run: Run) -> str:
+        """The trace of the run as JSON, for a file."""
+        idents = {stage.ident: stage.meter.path for stage in run.stages if isinstance(stage, Prefetch)}
+        names = {_OWN: "flowrl", **{number: f"workers of {path}" for path, number in self._workers.items()}}
         events: list[dict[str, Any]] = [_named("process_name", pid, 0, name) for pid, name in names.items()]
         threads: dict[tuple[int, int], int] = {}
         for name, kind, begun, seconds, pid, ident in [*self._events, *map(self._request, self._newest)]:
@@ -134,13 +122,11 @@ class _Clock:
         return (self.low + self.high) / 2
 
 
-class _Asleep(dict[tuple[str, ...], float]):
-    """Seconds asleep, which tells each sleep."""
+@attrs.define
+class _Busy(Observer):
+    """Of a part of the plan in the thread that asks for it: its operators alone, as its run never sleeps there."""
 
-    def __init__(self, seconds: dict[tuple[str, ...], float], tell: Callable[[Iterable[str], float], None]) -> None:
-        super().__init__(seconds)
-        self._tell = tell
+    tell: Callable[[str, float], None]
 
-    def __setitem__(self, paths: tuple[str, ...], seconds: float) -> None:
-        self._tell(paths, seconds - self.get(paths, 0.0))
-        super().__setitem__(paths, seconds)
+    def busy(self, path: str, seconds: float) -> None:
+        self.tell(path, seconds)

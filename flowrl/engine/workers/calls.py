@@ -82,8 +82,6 @@ class Call(Stage):
     _served_until: float = runtime(default=0.0)
     nbytes: int = runtime(default=0)  #: of the items of these requests
     pickling: float = runtime(default=0.0)  #: seconds for which the answers are pickled and unpickled
-    #: See `Gather.observer`.
-    observer: Callable[[int, float, float, Any], None] | None = runtime()
     _callee: Any = runtime()  # `worker`, or a worker in front of it
     _receive: Callable[[Any], Any] = runtime()
     _contract: CalleeContract = runtime(
@@ -186,8 +184,8 @@ class Call(Stage):
     def _answered(self, asked: float, nbytes: int, future: Future[Any]) -> None:
         """The done-callback of a request, called in whichever thread completes it."""
         now = clock()
-        if self.observer is not None:
-            self.observer(0, asked, now, None)
+        if (observer := self.meter.context.observer) is not None:
+            observer.answered(self.meter.path, 0, asked, now)
         self.calls += 1
         self.nbytes += nbytes
         self.pickling += pickling_of(future)

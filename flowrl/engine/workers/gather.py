@@ -9,7 +9,7 @@ import copy
 import heapq
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -108,9 +108,6 @@ class Gather(Stage):
     _digests: dict[int, int] = runtime(factory=dict)  # of the pending items, by `id`, for a journal
     _share: float = runtime(default=0.0)  # of the waits so far that a request would bear which was never answered
     _waited: dict[int, float] = runtime(factory=dict)  # the shares of the answered requests, by worker
-    #: Called with a worker's index, when it was asked and when it has answered, and what it noted of that time.
-    observer: Callable[[int, float, float, Any], None] | None = runtime()
-    spans: int = runtime(default=0)  #: how many busy spans of operators the workers note for an answer, for a trace
     nbytes: dict[int, int] = runtime(factory=dict)  # of the items of each worker elsewhere
     _pickling: dict[int, float] = runtime(factory=dict)  # seconds of the answers of each worker
     accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `accounts`
@@ -217,13 +214,10 @@ class Gather(Stage):
             return
         member = self._members.at(index)
         version, start = self._version(), clock()
-        args: tuple[Any, ...] = (self.meter.path,)
-        if self.spans and not isinstance(member.worker, InlineWorker):
-            args += (self.spans,)
         if self._takes_remote and member.stores:
-            future = ask_apart(member.worker, "pull_apart", *args)
+            future = ask_apart(member.worker, "pull_apart", self.meter.path)
         else:
-            future = ask(member.worker, "pull_plan", *args)
+            future = ask(member.worker, "pull_plan", self.meter.path)
         self.meter.busy += clock() - start
         bell = self.meter.context.bell
         request = ItemRequest(index, member, version, start, self._asked, self._arrived, bell, self._share)
@@ -278,9 +272,13 @@ class Gather(Stage):
             self.nbytes[request.index] = self.nbytes.get(request.index, 0) + nbytes
         heapq.heappush(self.pending, Arrival(request.version, self._order(request.index), request.index, answer))
         self._stragglers.answered(request.index, request.seconds)
-        if self.observer is not None:
-            self.observer(request.index, request.asked, request.asked + request.seconds, told.spans)
-        self._look(request.asked + request.seconds)
+        when = request.asked + request.seconds
+        if (observer := self.meter.context.observer) is not None and not isinstance(
+            request.member.worker, InlineWorker
+        ):
+            version = WorkersContract(self.workers).version
+            observer.answered(self.meter.path, request.index, request.asked, when, told.spans, version)
+        self._look(when)
 
     def _receive(self, arrival: Arrival) -> list[Any]:
         """Record an answer's counters; returns its item in a list, [] if it has none."""

@@ -16,7 +16,7 @@ import attrs
 
 from flowrl.engine.protocols import StoringWorker, WorkerContract, WorkersContract
 from flowrl.engine.workers.futures import Future, wait
-from flowrl.engine.workers.local import DRAIN_SECONDS, ask, wait_for
+from flowrl.engine.workers.local import DRAIN_SECONDS, InlineWorker, ask, wait_for
 from flowrl.errors import WorkerDied
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class SubplanMembers:
         if member is None or member.worker is not worker:
             context = self.meter.context
             decisions = context.decisions.part(self.meter.path, index)
-            part = self.plan, self.paths, context.seeds.seed, index, self.on_error, self.learners, decisions
+            observer = context.observer and context.observer.part(inline=isinstance(worker, InlineWorker))
+            part = self.plan, self.paths, context.seeds.seed, index, self.on_error, self.learners, decisions, observer
             opening = ask(worker, "open_plan", self.meter.path, *part)
             member = self._members[index] = PartMember(worker, opening, decisions.name)
         return member

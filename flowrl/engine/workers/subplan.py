@@ -15,9 +15,8 @@ from flowrl.engine.context import Context
 from flowrl.engine.graph import graph
 from flowrl.engine.held import resources
 from flowrl.engine.labels import labels_of
-from flowrl.engine.meter import Meter, traced
 from flowrl.engine.operator import is_operator
-from flowrl.engine.protocols import Decisions
+from flowrl.engine.protocols import Decisions, Observer
 from flowrl.engine.run import Run
 from flowrl.engine.seeds import SeedTree
 from flowrl.engine.workers.accounts import Account, accounts
@@ -52,8 +51,6 @@ class SubplanRun(Run):
             named = {id(node): learner for node, learner in zip(graph(plan), learners) if learner}
             labels = attrs.evolve(labels, operators=named)
         self.answers, self._told = 0, -inf  # requests answered; when the account was last sent
-        self.spans = deque[tuple[str, float, float]]()  # what operators did: path, beginning and seconds
-        self._traced: type[Meter] | None = None
         self._begin(plan, by_id, context, on_error, resources={}, labels=labels)
 
     def held_rows(self) -> int | None:
@@ -72,13 +69,22 @@ class SubplanRun(Run):
         mine[0].calls = self.answers
         return mine
 
-    def note_spans(self, most: int) -> None:
-        """Note the newest busy spans of operators from now on."""
-        self.spans = deque(maxlen=most)
-        if self._traced is None:
-            self._traced = traced(lambda path, seconds: self.spans.append((path, clock() - seconds, seconds)))
-        for meter in self.meters():
-            meter.__class__ = self._traced
+
+class BusySpans(Observer):
+    """Notes the newest busy spans of the operators of a part, for the answer to each request."""
+
+    def __init__(self, most: int) -> None:
+        self._begun, self._spans = 0.0, deque[tuple[str, float, float]](maxlen=most)  # path, beginning and seconds
+
+    def busy(self, path: str, seconds: float) -> None:
+        self._spans.append((path, clock() - seconds, seconds))
+
+    def asked(self) -> None:
+        self._begun = clock()
+        self._spans.clear()
+
+    def tells(self) -> tuple[float, float, list[tuple[str, float, float]]]:
+        return self._begun, clock(), list(self._spans)
 
 
 class SubplanWorker:
@@ -100,6 +106,7 @@ class SubplanWorker:
         on_error: ErrorPolicies,
         learners: Sequence[str] = (),
         decisions: Decisions | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Open a part of a plan.
 
@@ -107,21 +114,20 @@ class SubplanWorker:
             key: Identifies it in later requests.
             paths, learners: The paths of its operators, and the learners that they train, see `flowrl.engine.labels`.
             decisions: What notes or follows its decisions, see `flowrl.engine.recording.journal`.
+            observer: Who listens to it.
         """
         decisions = decisions or Decisions()
-        context = Context(path=f"worker{index}/", seeds=SeedTree(seed), worker=self, decisions=decisions)
+        context = Context(f"worker{index}/", seeds=SeedTree(seed), worker=self, decisions=decisions, observer=observer)
         self.parts[key] = SubplanRun(plan, paths, context, on_error, learners)
 
-    def pull_plan(self, key: str, spans: int = 0) -> Fields:
+    def pull_plan(self, key: str) -> Fields:
         """One item, or the end, with the counters and records since the last answer, and at times the account.
-
-        With `spans`, also with the beginning, the end and at most so many busy spans of operators meanwhile.
 
         Returns: the fields of an `Answer`, whose class would have to be found anew for each answer to another process.
         """
-        run, begun = self.parts[key], clock()
-        if spans:
-            run.note_spans(spans)
+        run = self.parts[key]
+        if (observer := run.context.observer) is not None:
+            observer.asked()
         item = next(run, _ENDED)
         counters, records = run.context.metrics.take()
         newest, digest = run.context.decisions.newest
@@ -130,13 +136,13 @@ class SubplanWorker:
             run.accounts(),
             run.context.decisions.answer(),
             digest if newest is item else None,
-            (begun, clock(), list(run.spans)) if spans else None,
+            None if observer is None else observer.tells(),
         )
         return None if item is _ENDED else item, item is _ENDED, counters, records, told
 
-    def pull_apart(self, key: str, spans: int = 0) -> tuple[Fields, Any]:
+    def pull_apart(self, key: str) -> tuple[Fields, Any]:
         """Like `pull_plan`, with the item apart from the answer, so that it can stay on the worker."""
-        item, done, counters, records, told = self.pull_plan(key, spans)
+        item, done, counters, records, told = self.pull_plan(key)
         return (None, done, counters, records, told), item
 
     def save_plan(self, key: str) -> dict[str, Any]:

@@ -46,25 +46,23 @@ def spans(text: str) -> list[tuple[Any, ...]]:
 def test_operators_are_events_of_their_thread(clock: Clock) -> None:
     """E4: it changes no result."""
     plan = from_items([1, 2]).for_each(costs(clock, 2), name="a").filter(costs(clock, 1), name="b")
-    with plan.run() as running:
-        traced = Trace(running)
+    with plan.run(observer=(traced := Trace())) as running:
         clock.now += 4
         assert list(running) == list(plan)
         assert ledger(running).driver.busy["a"] == 4
-        found = [span for span in spans(traced.text()) if span[3]]
+        found = [span for span in spans(traced.text(running)) if span[3]]
     driver = "flowrl, driver"
     assert found == [(driver, "a", 4, 2), (driver, "b", 6, 1), (driver, "a", 7, 2), (driver, "b", 9, 1)]
 
 
 def test_sleeps_and_requests_are_events(clock: Clock) -> None:
     workers = ManualWorkers(2, hosts())
-    with from_workers(workers, Slow(clock, 9)).gather_async(2).run() as running:
-        traced = Trace(running)
+    with from_workers(workers, Slow(clock, 9)).gather_async(2).run(observer=(traced := Trace())) as running:
         sleeping(running, clock, lambda: workers.answer(1))
         settle(running)
         workers.answer(1)
         settle(running)
-        found = [span for span in spans(traced.text()) if span[3]]
+        found = [span for span in spans(traced.text(running)) if span[3]]
     assert sorted(found) == [
         ("flowrl, driver", "waits for gather_async", 0, 5),
         ("workers of gather_async, worker 1", "Slow", 0, 5),
@@ -80,14 +78,13 @@ def test_what_a_worker_did_lies_within_its_request(clock: Clock, monkeypatch: py
     monkeypatch.setattr(subplan, "clock", lambda: clock() + 1000)
     workers = ManualWorkers(1, hosts())
     part = from_workers(workers, Slow(clock, 9)).for_each(costs(clock, 1), name="encode")
-    with part.gather_async().run() as running:
-        traced = Trace(running)
+    with part.gather_async().run(observer=(traced := Trace())) as running:
         for way in (2, 0, 4):
             settle(running)
             clock.now += way
             workers.answer()
         settle(running)
-        found = [span[1:] for span in spans(traced.text()) if span[3]]
+        found = [span[1:] for span in spans(traced.text(running)) if span[3]]
     assert sorted(found, key=lambda span: (span[1], span[0])) == [
         ("gather_async", 0, 8),
         ("Slow", 1, 5),  # it was asked at 0 and answered at 8, so it began at 2 or up to 2 s earlier
@@ -105,40 +102,36 @@ def test_a_worker_sends_the_newest_of_what_it_did(clock: Clock, monkeypatch: pyt
     """E12, F7."""
     monkeypatch.setattr(trace, "MOST_SPANS", 2)
     workers = ManualWorkers(1, hosts())
-    with from_workers(workers, Slow(clock, 9)).batch(3).gather_sync().run() as running:
-        traced = Trace(running)
+    with from_workers(workers, Slow(clock, 9)).batch(3).gather_sync().run(observer=(traced := Trace())) as running:
         settle(running)
         workers.answer()
         settle(running)
-        found = [span[1:] for span in spans(traced.text()) if span[1] == "Slow"]
+        found = [span[1:] for span in spans(traced.text(running)) if span[1] == "Slow"]
     assert found == [("Slow", 10, 5)]
 
 
 def test_parts_in_this_process_are_events_within_their_gather(clock: Clock) -> None:
-    with from_workers(InlineWorkers(1), Slow(clock, 9)).gather_sync().run() as running:
-        traced = Trace(running)
+    with from_workers(InlineWorkers(1), Slow(clock, 9)).gather_sync().run(observer=(traced := Trace())) as running:
         next(running)
-        found = [span for span in spans(traced.text()) if span[3]]
+        found = [span for span in spans(traced.text(running)) if span[3]]
     assert found == [("flowrl, driver", "Slow", 0, 5), ("flowrl, driver", "gather_sync", 0, 5)]
 
 
 def test_new_weights_are_instants(clock: Clock) -> None:
     workers = ManualWorkers(1, hosts())
-    with from_workers(workers, Slow(clock, 9)).gather_async().run() as running:
-        traced = Trace(running)
+    with from_workers(workers, Slow(clock, 9)).gather_async().run(observer=(traced := Trace())) as running:
         for version in (3, 3, 4):
             workers.version = version
             settle(running)
             workers.answer()
         settle(running)
-        events = [event for event in json.loads(traced.text())["traceEvents"] if event["ph"] == "i"]
+        events = [event for event in json.loads(traced.text(running))["traceEvents"] if event["ph"] == "i"]
     assert [(event["name"], event["ts"] / 1e6) for event in events] == [("weights 3", 5), ("weights 4", 10)]
 
 
 def test_only_the_newest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """F7."""
     monkeypatch.setattr(trace, "MOST", 5)
-    with from_items(range(99)).run() as running:
-        traced = Trace(running)
+    with from_items(range(99)).run(observer=(traced := Trace())) as running:
         list(islice(running, 50))
-        assert len(spans(traced.text())) == 5
+        assert len(spans(traced.text(running))) == 5
