@@ -1,4 +1,4 @@
-"""Training the policy."""
+"""Operators that train: they give batches to a policy or to its learners, and hand on what came of it."""
 
 from __future__ import annotations
 

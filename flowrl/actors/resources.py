@@ -1,4 +1,4 @@
-"""What an actor is made by, and what it reserves."""
+"""The function that makes an actor's object, and the CPUs, GPUs and memory that the actor reserves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The engine: plans and their runs. Plain Python: no arrays, no torch, no Ray, no environments.
 
-`README.md` says what a step is. Read the kernel in this order:
+`README.md` in this folder says what a step is. Read the kernel in this order:
 
     plan        Plan, the immutable graph, its verbs and its edits
     graph       the paths of operators in a plan, and finding an operator by its path
