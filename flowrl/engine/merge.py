@@ -17,7 +17,7 @@ from flowrl.engine.schema import Schema, common
 from flowrl.engine.stages import Stage
 
 if TYPE_CHECKING:
-    from flowrl.engine.meter import Visits
+    from flowrl.engine.meter import SecondsByThread
 
 #: Most items that a branch with weight "*" emits per turn.
 STAR = 100
@@ -288,7 +288,7 @@ class Fork(Stage):
     # A prefetch may pull one reader in its thread.
     _lock: threading.Lock = runtime(factory=threading.Lock)
     on_policy: frozenset[int] = runtime(default=frozenset())  #: the readers that learn on-policy, by index
-    visits: Visits | None = runtime()  #: if several threads pull the readers
+    visits: SecondsByThread | None = runtime()  #: if several threads pull the readers
     queued: dict[int, float] = runtime(factory=dict)  #: seconds that threads waited for their turn, by identifier
 
     def read(self, reader: int) -> Any:

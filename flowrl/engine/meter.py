@@ -117,7 +117,7 @@ def telling(tell: Callable[[str, float], None]) -> type[Meter]:
 
 
 @attrs.define(eq=False)
-class Visits:
+class SecondsByThread:
     """Busy seconds of operators by the thread that pulled them, where threads take turns in pulling a stage."""
 
     meters: list[Meter]

@@ -341,7 +341,7 @@ class Decisions:
     def opened(self, order: Sequence[str]) -> None:
         """Called when a run opens, with the paths of its operators in the order of the flow of items."""
 
-    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
+    def decide(self, point: str, seen: Sequence[int]) -> Sequence[int]:
         """Decide at a point of the run: `seen` has numbers for what is there now, none if there is nothing.
 
         Returns: the same, or what a journal has instead.

@@ -469,7 +469,7 @@ class Run:
                 stage.bind(meters[0], [])
                 subpaths = [self.paths[id(n)] for n in graph(part)]
                 learners = [self._labels.operators.get(id(n), "") for n in graph(part)]
-                stage.host(part, subpaths, learners, self._error_policies, takes_remote)
+                stage.open_part(part, subpaths, learners, self._error_policies, takes_remote)
             else:
                 stage.bind(meters[0], [built[id(upstream)] for upstream in node.inputs])
                 stage.gives_remote = takes_remote

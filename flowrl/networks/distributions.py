@@ -19,7 +19,7 @@ from torch import nn
 
 from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import ConfigError
-from flowrl.networks.in_numpy import host, log_softmax
+from flowrl.networks.in_numpy import log_softmax, to_numpy
 from flowrl.networks.sampling import Array, above_zero, argmax_sample, multinomial_sample, uniform_choice
 from flowrl.schedules import Schedule, value_at
 
@@ -166,7 +166,7 @@ class Categorical:
         return action, logp[np.arange(len(action)), action]
 
     def mode(self, given: Given) -> Array:
-        return argmax_sample()(host(given))
+        return argmax_sample()(to_numpy(given))
 
     def evaluate(self, given: torch.Tensor, action: torch.Tensor) -> Pair:
         logp = torch.log_softmax(given, 1)
@@ -452,7 +452,7 @@ class ActionHead(Protocol):
         ...
 
 
-class Likely(ActionHead, Protocol):
+class LikelihoodHead(ActionHead, Protocol):
     """An `ActionHead` that also tells log-probabilities."""
 
     def logp(self, given: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -460,7 +460,7 @@ class Likely(ActionHead, Protocol):
         ...
 
 
-def likely_choice(space: gymnasium.Space[Any], algorithm: str) -> Likely:
+def likelihood_head(space: gymnasium.Space[Any], algorithm: str) -> LikelihoodHead:
     """The action head of an actor that learns from recorded actions: categorical or normal.
 
     Raises: ConfigError if the space is neither discrete nor a bounded Box.

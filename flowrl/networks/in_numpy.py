@@ -110,7 +110,7 @@ def in_numpy(module: nn.Module) -> Function:
     )
 
 
-def host(given: Any) -> Array:
+def to_numpy(given: Any) -> Array:
     """An array from a tensor or an array."""
     array: Array = given if isinstance(given, np.ndarray) else given.cpu().numpy()
     return array
@@ -119,7 +119,7 @@ def host(given: Any) -> Array:
 def log_softmax(scores: Any) -> Array:
     """Normalized log-probabilities `[..., A]` of scores that are a tensor or an array."""
     if isinstance(scores, torch.Tensor):
-        return host(torch.log_softmax(scores, -1))
+        return to_numpy(torch.log_softmax(scores, -1))
     shifted = scores - np.maximum.reduce(scores, -1, keepdims=True)
     total = np.add.reduce(np.exp(shifted), -1, keepdims=True)
     found: Array = np.subtract(shifted, np.log(total, out=total), out=shifted)

@@ -16,7 +16,7 @@ from flowrl.data.steps import is_fragment, real_rows
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.networks.adam import Adam
 from flowrl.networks.distributions import Acting, Distribution, distribution
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.networks import ActorCritic, Encoder, part_encoder, without
 from flowrl.networks.sampling import Array
 from flowrl.policies.learning import Learning
@@ -160,13 +160,13 @@ class Drawing:
     def value(self, obs: Any) -> Array:
         """Values `[N]` of observations `[N, ...]` at the ends of episodes and fragments."""
         with self.policy.inference():
-            return host(self.policy.acting().value(self.policy.observed(obs)))
+            return to_numpy(self.policy.acting().value(self.policy.observed(obs)))
 
 
 def drawn_columns(distribution: Acting, given: Any, value: Any, noise: Array) -> dict[str, Array]:
     """The columns of actions `[N, ...]` drawn from the outputs of a network."""
     action, logp = distribution.sample(given, noise)
-    columns = {"action": action, "logp": logp, "value": host(value)}
+    columns = {"action": action, "logp": logp, "value": to_numpy(value)}
     if (changed := distribution.for_env(action)) is not action:
         columns["env_action"] = changed
     return columns

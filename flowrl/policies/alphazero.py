@@ -17,7 +17,7 @@ from flowrl.data.steps import real_rows
 from flowrl.envs.make import model_of
 from flowrl.errors import ConfigError
 from flowrl.networks.adam import Adam
-from flowrl.networks.in_numpy import Function, host, in_numpy, log_softmax
+from flowrl.networks.in_numpy import Function, in_numpy, log_softmax, to_numpy
 from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.networks import Encoder, actions_of, encoder, mlp
 from flowrl.networks.sampling import Array, argmax_sample, softmax_sample
@@ -129,7 +129,7 @@ class AlphaZeroPolicy(Policy):
         """What the network thinks of states `[N, ...]` of the game: priors `[N, A]`, and values `[N]`."""
         with torch.inference_mode():
             logits, value = self.acting()(self.observed(self.game.observe(states)))
-        return np.exp(log_softmax(logits)), host(value)
+        return np.exp(log_softmax(logits)), to_numpy(value)
 
 
 @attrs.frozen

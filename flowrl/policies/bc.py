@@ -11,7 +11,7 @@ from torch import nn
 
 from flowrl.data import Batch
 from flowrl.networks.adam import Adam
-from flowrl.networks.distributions import Likely, likely_choice
+from flowrl.networks.distributions import LikelihoodHead, likelihood_head
 from flowrl.networks.in_numpy import Function, in_numpy
 from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.networks import Encoder, encoder, mlp
@@ -58,11 +58,11 @@ class BCPolicy(Policy):
 
     settings: Settings
     model: ActorNetwork
-    choosing: Likely
+    choosing: LikelihoodHead
     random_steps = 0  #: no uniform actions at the start
 
     def _build(self) -> None:
-        self.choosing = likely_choice(self.action_space, type(self).__name__.removesuffix("Policy"))
+        self.choosing = likelihood_head(self.action_space, type(self).__name__.removesuffix("Policy"))
         self.model = self._network().to(self.device)
         self.optimizer = Adam(self.model.parameters(), lr=self.rate())
         self.collect_mode, self.eval_mode = Exploring(self), Greedy(self)

@@ -15,7 +15,7 @@ from flowrl.data import Batch
 from flowrl.errors import ConfigError
 from flowrl.networks.distributions import check_choices, way_out
 from flowrl.networks.heads import MeanHead
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.masks import action_mask, masked, valid_mean
 from flowrl.networks.networks import QNetwork
 from flowrl.networks.sampling import Array, argmax_sample, eps_greedy_sample
@@ -64,7 +64,7 @@ class BranchingActing(ValueActing):
     def value(self, obs: Array) -> Array:
         """The mean over choices of the value of the best valid one."""
         with self.policy.inference():
-            values = host(self.policy.acting()(self.policy.observed(obs)))
+            values = to_numpy(self.policy.acting()(self.policy.observed(obs)))
         best = [part.max(1) for part in parts_of(masked(values, action_mask(obs)), self.policy.sizes)]
         found: Array = np.mean(best, 0)
         return found

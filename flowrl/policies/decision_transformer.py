@@ -16,7 +16,7 @@ from flowrl.envs.spaces import first_members
 from flowrl.errors import ConfigError
 from flowrl.networks.adam import Adam
 from flowrl.networks.distributions import ActionHead, DiscreteChoice, NoisyChoice
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.networks import Encoder, FlatEncoder, OneHotEncoder, encoder
 from flowrl.networks.recurrent import HEADS
@@ -184,7 +184,7 @@ class Conditioned:
         length = len(rows)
         rows["mask"] = np.arange(length)[:, None] >= length - 1 - state.t
         with torch.inference_mode():
-            given = host(policy.acting()(policy.tensor(rows))[-1])
+            given = to_numpy(policy.acting()(policy.tensor(rows))[-1])
         action = choosing.explore(given, noise, env_steps) if self.explores else choosing.greedy(given)
         seen["action"][:, -1] = action
         after = Batch(seen=seen, return_to_go=state.return_to_go, t=state.t + 1)

@@ -17,7 +17,7 @@ from flowrl.envs.pictures import picture_of
 from flowrl.errors import ConfigError
 from flowrl.networks.adam import Adam
 from flowrl.networks.distributions import Distribution, MultiCategorical, Product, distribution, way_out
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.networks import Encoder, OneHotEncoder, encoder, follow
 from flowrl.networks.recurrent import OF_ONE_EPISODE, RECURRENT_REQUIRES, recurrent_rows
 from flowrl.networks.sampling import Array
@@ -171,7 +171,7 @@ class DreamerPolicy(Policy):
         steps: dict[str, list[torch.Tensor]] = {"latent": [], "action": [], "memory": []}
         with torch.no_grad(), self.mixed.forward():
             for each in self.uniform(horizon + 1, len(latent), world.groups + chosen.draws):
-                drawn, _ = chosen.sample(model.actor(latent).float(), host(each[:, world.groups :]))
+                drawn, _ = chosen.sample(model.actor(latent).float(), to_numpy(each[:, world.groups :]))
                 action = torch.from_numpy(drawn).to(self.device)
                 memory = world.advance(latent, action)
                 for column, value in zip(steps.values(), (latent, action, memory)):
@@ -211,7 +211,7 @@ class Dreaming:
             given = model.actor(latent)
             action = chosen.sample(given, noise[:, world.groups :])[0] if self.explores else chosen.mode(given)
             after = world.advance(latent, torch.from_numpy(action).to(policy.device))
-        columns = {"action": action, "next_state": host(after)}
+        columns = {"action": action, "next_state": to_numpy(after)}
         if (changed := chosen.for_env(action)) is not action:
             columns["env_action"] = changed
         return columns

@@ -15,7 +15,7 @@ from flowrl.data import Batch
 from flowrl.data.steps import real_rows
 from flowrl.envs.spaces import first_members
 from flowrl.errors import ConfigError, PlanError
-from flowrl.networks.in_numpy import host, log_softmax
+from flowrl.networks.in_numpy import log_softmax, to_numpy
 from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.networks import actions_of
 from flowrl.networks.sampling import Array, argmax_sample, eps_greedy_sample, multinomial_sample
@@ -180,14 +180,14 @@ class FunctionalActing:
         scores, value = self._forward(obs)
         mask = action_mask(obs)
         if mask is not None and isinstance(self.sample, DISCRETE):
-            scores = masked(host(scores), mask)
-        scores = log_softmax(scores) if isinstance(self.sample, multinomial_sample) else host(scores)
+            scores = masked(to_numpy(scores), mask)
+        scores = log_softmax(scores) if isinstance(self.sample, multinomial_sample) else to_numpy(scores)
         made = self.sample(scores, noise, env_steps, **({} if mask is None else {"mask": mask}))
         columns = dict(made) if isinstance(made, Mapping) else {"action": made}
         if isinstance(self.sample, multinomial_sample):
             columns["logp"] = np.take_along_axis(scores, columns["action"][..., None], -1)[..., 0]
         if value is not None:
-            columns["value"] = host(value)
+            columns["value"] = to_numpy(value)
         return columns
 
     def in_torch(self, model: Any, obs: Any) -> torch.Tensor:
@@ -205,7 +205,7 @@ class FunctionalActing:
         """The model's values `[B]`."""
         _, value = self._forward(obs)
         assert value is not None, "called only if acting returns values"
-        return host(value)
+        return to_numpy(value)
 
     def _forward(self, obs: Any) -> tuple[Any, Any]:
         with torch.inference_mode():

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.networks.critics import ActorAndCritics, Critics
-from flowrl.networks.distributions import Likely, likely_choice
+from flowrl.networks.distributions import LikelihoodHead, likelihood_head
 from flowrl.networks.networks import mlp
 from flowrl.policies.q_actor_critic import ActorAndCriticsSettings, QActorCriticLearning, QActorCriticPolicy
 from flowrl.settings import fraction, not_negative, positive
@@ -65,10 +65,10 @@ class IQLPolicy(QActorCriticPolicy):
     settings: Settings
     model: ActorCriticsAndValue
     target: Critics
-    choosing: Likely
+    choosing: LikelihoodHead
 
-    def _choosing(self) -> Likely:
-        return likely_choice(self.action_space, "IQL")
+    def _choosing(self) -> LikelihoodHead:
+        return likelihood_head(self.action_space, "IQL")
 
     def _network(self) -> ActorCriticsAndValue:
         outputs = self.choosing.outputs

@@ -16,7 +16,7 @@ from flowrl.data import Batch
 from flowrl.data.steps import is_fragment
 from flowrl.errors import SchemaError
 from flowrl.networks.adam import Adam
-from flowrl.networks.in_numpy import Function, host, in_numpy
+from flowrl.networks.in_numpy import Function, in_numpy, to_numpy
 from flowrl.networks.masks import action_mask
 from flowrl.networks.networks import Encoder, actions_of, encoder, follow, mlp
 from flowrl.networks.recurrent import OF_ONE_EPISODE
@@ -72,7 +72,7 @@ class Support:
         scores = torch.as_tensor(logits)
         with torch.autocast(scores.device.type, enabled=False):  # it would round the product to half precision
             mean = torch.softmax(scores.float(), -1) @ torch.arange(-self.size, self.size + 1.0, device=scores.device)
-        return host(mean if self.linear else unscaled(mean))
+        return to_numpy(mean if self.linear else unscaled(mean))
 
 
 def unit_scaled(latent: Any) -> Any:
@@ -248,7 +248,7 @@ class MuZeroPolicy(Policy):
 
         def imagined(latent: Any, reward: Array) -> ModelStep:
             logits, value = model.predict(latent)
-            return ModelStep(host(latent), reward, host(logits), numbers(value))
+            return ModelStep(to_numpy(latent), reward, to_numpy(logits), numbers(value))
 
         def imagine(latent: Array, action: Array) -> ModelStep:
             after, reward = model.advance(self.observed(latent), self.observed(action))

@@ -22,7 +22,7 @@ from flowrl.envs.masks import check_mask
 from flowrl.envs.pictures import declared
 from flowrl.errors import ConfigError, did_you_mean
 from flowrl.networks.devices import pick_device
-from flowrl.networks.in_numpy import InNumpy, host
+from flowrl.networks.in_numpy import InNumpy, to_numpy
 from flowrl.networks.loading import check_numbers, load_optimizer
 from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.noisy import noise_of
@@ -429,7 +429,7 @@ class ValueActing:
         policy, drawn = self.policy, self.sample.draws
         in_weights = {"noise": policy.observed(noise_of(noise[:, drawn:]))} if self.noise_draws else {}
         with policy.inference():
-            value = host(policy.acting()(policy.observed(obs), **in_weights))
+            value = to_numpy(policy.acting()(policy.observed(obs), **in_weights))
         mask = action_mask(obs)
         columns = {"action": self.sample(value, noise[:, :drawn], env_steps, mask=mask)}
         return {**columns, "value": masked(value, mask).max(1)} if self.records_value else columns
@@ -442,6 +442,6 @@ class ValueActing:
     def value(self, obs: Array) -> Array:
         """The value of the best valid action."""
         with self.policy.inference():
-            values = host(self.policy.acting()(self.policy.observed(obs)))
+            values = to_numpy(self.policy.acting()(self.policy.observed(obs)))
         best: Array = masked(values, action_mask(obs)).max(1)
         return best

@@ -16,7 +16,7 @@ from flowrl.data.steps import one_step_windows
 from flowrl.networks.adam import Adam
 from flowrl.networks.critics import ActorAndCritics, Critics
 from flowrl.networks.distributions import ActionHead
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.masks import action_mask
 from flowrl.networks.networks import encoder, follow
 from flowrl.networks.sampling import Array
@@ -203,7 +203,7 @@ class Greedy:
 def actor_gives(policy: ActorNetwork, obs: Any) -> Array:
     """The outputs `[N, outputs]` of the actor network for observations `[N, ...]`, as an array."""
     with torch.inference_mode():
-        return host(policy.acting()(policy.observed(obs)))
+        return to_numpy(policy.acting()(policy.observed(obs)))
 
 
 class QActorCriticLearning(Learning):

@@ -14,7 +14,7 @@ from flowrl.data.columns import STEP_DISCOUNT
 from flowrl.data.steps import discounts
 from flowrl.errors import ConfigError
 from flowrl.networks.adam import Adam
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.masks import action_mask, masked
 from flowrl.networks.networks import QNetwork, encoder
 from flowrl.networks.recurrent import (
@@ -171,7 +171,7 @@ class RecurrentValueActing:
     def _step(self, obs: Any, state: Array) -> tuple[Array, Array]:
         with torch.inference_mode():
             values, after = self.policy.acting().step(self.policy.tensor(obs), self.policy.tensor(state))
-        return host(values), host(after)
+        return to_numpy(values), to_numpy(after)
 
 
 class R2D2Learning(Learning):

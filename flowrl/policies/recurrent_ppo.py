@@ -10,7 +10,7 @@ import torch
 from flowrl.data import Batch
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.networks.distributions import Distribution
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.networks import ActorCritic, encoder
 from flowrl.networks.recurrent import (
     RECURRENT_REQUIRES,
@@ -93,7 +93,7 @@ class RecurrentActing:
         """Values `[N]` of observations `[N, ...]` in these states."""
         with torch.inference_mode():
             (_, value), _ = self._step(obs, state)
-        return host(value)
+        return to_numpy(value)
 
     def _step(self, obs: Any, state: Array) -> Any:
         return self.policy.acting().step(self.policy.tensor(obs), self.policy.tensor(state))
@@ -111,7 +111,7 @@ class RecurrentDrawing(RecurrentActing):
         with torch.inference_mode():
             (given, value), after = self._step(obs, state)
             columns = drawn_columns(self.policy.model.network.distribution, given, value, noise)
-        return {**columns, "next_state": host(after)}
+        return {**columns, "next_state": to_numpy(after)}
 
 
 @attrs.frozen
@@ -125,7 +125,7 @@ class RecurrentMostProbable(RecurrentActing):
         with torch.inference_mode():
             (given, _), after = self._step(obs, state)
             action = chosen.mode(given)
-        return {"action": action, "env_action": chosen.for_env(action), "next_state": host(after)}
+        return {"action": action, "env_action": chosen.for_env(action), "next_state": to_numpy(after)}
 
 
 class RecurrentPPOLearning(PPOLearning):

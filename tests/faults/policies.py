@@ -436,7 +436,7 @@ FAULTS = [
     Fault(
         "G6",
         "flowrl/policies/functional.py",
-        "scores = masked(host(scores), mask)",
+        "scores = masked(to_numpy(scores), mask)",
         "pass",
         MASKS + "test_a_policy_of_functions_acts_among_the_valid_actions",
     ),

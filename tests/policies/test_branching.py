@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from flowrl.data import Batch
 from flowrl.errors import ConfigError
-from flowrl.networks.in_numpy import host
+from flowrl.networks.in_numpy import to_numpy
 from flowrl.networks.sampling import argmax_sample, eps_greedy_sample
 from flowrl.policies import BranchingDQNPolicy
 from flowrl.policies.branching import branching_sample
@@ -108,7 +108,7 @@ def test_numpy_and_torch_act_alike_and_an_export_too() -> None:
     obs = rows().obs
     for first, second in (policies[:2], policies[2:]):
         with torch.no_grad():
-            values = [host(each.acting()(each.observed(obs))) for each in (first, second)]
+            values = [to_numpy(each.acting()(each.observed(obs))) for each in (first, second)]
         np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-6)
         action = second.eval_mode.act(obs, np.empty((12, 0)), 0)["action"]
         exported = second.eval_mode.in_torch(

@@ -53,7 +53,7 @@ def test_a_journal_of_this_version_is_read(tmp_path: Path) -> None:
     assert replay.whole
     part = replay.part("gather", 0)
     for number in range(3):
-        assert [list(replay.take("gather", [])) for _ in range(3)] == [[], [2 * number], []]
+        assert [list(replay.decide("gather", [])) for _ in range(3)] == [[], [2 * number], []]
         assert part.take("@answered", []) == [5, number]
         part.item("Rollouts", 1000 + number)
         replay.item("train", 2000 + number)

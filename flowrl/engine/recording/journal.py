@@ -82,7 +82,7 @@ class Recording(Decisions):
     def woven(self, plan: Plan) -> Plan:
         return with_notes(plan)
 
-    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
+    def decide(self, point: str, seen: Sequence[int]) -> Sequence[int]:
         if not seen:
             self._empty[point] += 1
             return seen
@@ -90,11 +90,11 @@ class Recording(Decisions):
         return seen
 
     def settles(self, point: str, answered: Sequence[tuple[int, bool]]) -> Sequence[tuple[int, bool]]:
-        self.take(point, [2 * place + died for place, died in answered])
+        self.decide(point, [2 * place + died for place, died in answered])
         return answered
 
     def happens(self, point: str, seen: bool, *, lost: bool = False) -> bool:
-        self.take(point, [2 if lost else 1] if seen else ())
+        self.decide(point, [2 if lost else 1] if seen else ())
         return seen
 
     def _answer(self, point: str, empty: int, codes: Sequence[int]) -> None:
@@ -124,14 +124,14 @@ class Recording(Decisions):
         return bytes(msgpack.packb(number)) + self.drain()
 
     def states(self) -> tuple[bool, bool]:
-        self.take(STATE, ())
+        self.decide(STATE, ())
         return False, False
 
     def saved(self) -> None:
-        self.take(STATE, [1])
+        self.decide(STATE, [1])
 
     def loaded(self) -> None:
-        self.take(STATE, [2])
+        self.decide(STATE, [2])
         self.loads += 1
         self._lives.clear()
 
@@ -141,7 +141,7 @@ class Recording(Decisions):
 
     def end(self) -> None:
         """Note that the run ends here, as it should."""
-        self.take(END, [1])
+        self.decide(END, [1])
 
     def renumber(self) -> None:
         """Number the points anew: what follows is read by itself."""
@@ -287,7 +287,7 @@ class Replay(Decisions):
         """How many of them the run has come to so far."""
         return self.size - self._left
 
-    def take(self, point: str, seen: Sequence[int]) -> Sequence[int]:
+    def decide(self, point: str, seen: Sequence[int]) -> Sequence[int]:
         if not self._left:
             self._end()
         if not (waiting := self._answers.get(point)):
@@ -302,10 +302,10 @@ class Replay(Decisions):
         return codes
 
     def settles(self, point: str, answered: Sequence[tuple[int, bool]]) -> Sequence[tuple[int, bool]]:
-        return [(code // 2, bool(code % 2)) for code in self.take(point, ())]
+        return [(code // 2, bool(code % 2)) for code in self.decide(point, ())]
 
     def happens(self, point: str, seen: bool, *, lost: bool = False) -> bool:
-        codes = self.take(point, ())
+        codes = self.decide(point, ())
         if 2 in codes:
             self.depart(point, "lost a request by a death, which is not repeated")
         return bool(codes)
@@ -355,11 +355,11 @@ class Replay(Decisions):
         return part
 
     def states(self) -> tuple[bool, bool]:
-        codes = self.take(STATE, ())
+        codes = self.decide(STATE, ())
         return bool(codes), 2 in codes
 
     def saved(self) -> None:
-        self.take(STATE, ())
+        self.decide(STATE, ())
 
     def loaded(self) -> None:
         self.loads += 1

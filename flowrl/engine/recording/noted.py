@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 13
 
 
 @operator
-class Noted:
+class JournalTap:
     """A tap that notes a digest of each item that leaves an operator."""
 
     hidden: ClassVar[bool] = True
@@ -68,7 +68,7 @@ def with_notes(plan: Plan) -> Plan:
         remote = node.kind == "stage" and behind and all(each.contract.takes_remote for each in behind)
         if node.kind in ("fork", "tap") or remote:
             return here
-        return here.then(Noted(by_id[id(node)], clocked), "tap", default="noted", site=node.site)
+        return here.then(JournalTap(by_id[id(node)], clocked), "tap", default="noted", site=node.site)
 
     return rebuilt(plan, noted)
 

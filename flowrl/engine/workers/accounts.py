@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from flowrl.engine.merge import Fork
-from flowrl.engine.meter import Meter, Visits
+from flowrl.engine.meter import Meter, SecondsByThread
 from flowrl.engine.protocols import PartHost
 from flowrl.engine.stages import Stage
 from flowrl.engine.workers.calls import Call, Prefetch
@@ -182,7 +182,7 @@ def home_of_each(root: Stage) -> dict[int, Prefetch | None]:
             inner = stage if isinstance(stage, Prefetch) and stage.thread else home
             ahead += [(upstream, inner) for upstream in stage.inputs]
         elif home is not homes[id(stage)] and isinstance(stage, Fork) and stage.visits is None:
-            stage.visits = Visits(_pulled_by(stage))
+            stage.visits = SecondsByThread(_pulled_by(stage))
     return homes
 
 
@@ -192,7 +192,7 @@ def watch_visits(stages: Iterable[Stage], root: Stage) -> None:
         home_of_each(root)
         for stage in stages:
             if isinstance(stage, Prefetch) and stage.thread:
-                stage.visits = Visits(_pulled_by(stage))
+                stage.visits = SecondsByThread(_pulled_by(stage))
 
 
 def _pulled_by(stage: Stage) -> list[Meter]:

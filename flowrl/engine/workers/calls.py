@@ -22,7 +22,7 @@ from flowrl.engine.workers.remote import Remote, nbytes_of
 from flowrl.errors import ValueLost, WorkerDied
 
 if TYPE_CHECKING:
-    from flowrl.engine.meter import Meter, Visits
+    from flowrl.engine.meter import Meter, SecondsByThread
 
 log = logging.getLogger("flowrl")
 
@@ -259,7 +259,7 @@ class Prefetch(Stage):
     _changed: float = runtime(default=0.0)  # when the last job began or ended, 0 before the first
     _works: bool = runtime(default=False)
     _stopped: Signal | None = runtime()  # the signal that ended the last job
-    visits: Visits | None = runtime()  #: of the reader's thread to the input
+    visits: SecondsByThread | None = runtime()  #: of the reader's thread to the input
 
     def step(self) -> Any:
         signal = self._look() if self.thread else self._fill()

@@ -112,7 +112,7 @@ class Gather(Stage):
     _pickling: dict[int, float] = runtime(factory=dict)  # seconds of the answers of each worker
     accounts: dict[int, Any] = runtime(factory=dict)  # the newest account of each worker, see `accounts`
 
-    def host(
+    def open_part(
         self, plan: Plan, paths: list[str], learners: list[str], on_error: ErrorPolicies, takes_remote: bool
     ) -> None:
         """Open the part of the plan on each worker.

@@ -102,7 +102,7 @@ class SubplanMembers:
                 unheard |= self.unheard(futures.items(), what_for)
             errors = {index: future.exception() for index, future in futures.items() if index not in left_out}
             died = [index for index, error in errors.items() if error is not None and self.is_death(error)]
-            died = list(self.meter.context.decisions.take(f"{self.meter.path} {what}", died))
+            died = list(self.meter.context.decisions.decide(f"{self.meter.path} {what}", died))
             for index, error in errors.items():
                 if index in died:
                     worker = self._members[index].worker

@@ -106,7 +106,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
 
     def _follow(self) -> npt.NDArray[np.bool_]:
         """The environments that have answered in the journal, and the faults that came before."""
-        mask, *faults = self.decisions.take(ANSWERED, ()) or [0]
+        mask, *faults = self.decisions.decide(ANSWERED, ()) or [0]
         self._repeat_faults(faults)
         answered = np.array([bool(mask >> env_id & 1) for env_id in range(self.num_envs)])
         for process in self._crew.processes:
@@ -136,7 +136,7 @@ class AsyncSubprocessEnvManager(SubprocessEnvManager):
             left = until - time.monotonic() if answered.any() else math.inf
             if answered.sum() >= enough or left <= 0:
                 mask = sum(1 << env_id for env_id in answered.nonzero()[0].tolist())
-                self.decisions.take(ANSWERED, [mask, *self._reported])
+                self.decisions.decide(ANSWERED, [mask, *self._reported])
                 return answered
             self._crew.wait(left)
 

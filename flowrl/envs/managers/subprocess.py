@@ -116,11 +116,11 @@ class SubprocessEnvManager(Manager):
         self._reported.clear()
         self._crew.work(self._crew.processes)
         if self.decisions.replays:
-            self._repeat_faults(self.decisions.take(FAULTS, ()))
+            self._repeat_faults(self.decisions.decide(FAULTS, ()))
             self._crew.settle()
         else:
             self._crew.settle()
-            self.decisions.take(FAULTS, self._reported)
+            self.decisions.decide(FAULTS, self._reported)
         return self._answer(None)
 
     def seed(self, seed: int) -> None:

@@ -203,11 +203,11 @@ def test_entries_are_as_documented() -> None:
     worker, noted = Recording("gather/0.0.0"), Recording()
     worker.item("op", 0x1FFFF)
     for _ in range(300):
-        noted.take("here", ())
-    noted.take("here", [1, 2, 1_000_000, 2**200])
+        noted.decide("here", ())
+    noted.decide("here", [1, 2, 1_000_000, 2**200])
     noted.heard(worker.name, sent := worker.answer())
     noted.item("op", 0x10203)
-    noted.take("here", ())
+    noted.decide("here", ())
     noted.settle()
     assert list(entries(noted.drain())) == [
         (ANSWER, "here", (300, [1, 2, 1_000_000, 2**200])),
