@@ -23,13 +23,13 @@ def small(path: Path) -> None:
     noted, worker = Recording(), Recording("gather/0.0.0")
     file = JournalFile(path, {"plan": "a plan", "seed": 3})
     for number in range(3):
-        noted.take("gather", ())
-        worker.take("@answered", [5, number])
+        noted.decide("gather", ())
+        worker.decide("@answered", [5, number])
         worker.item("Rollouts", 1000 + number)
-        noted.take("gather", [2 * number])
+        noted.decide("gather", [2 * number])
         noted.heard(worker.name, worker.answer())
         noted.item("train", 2000 + number)
-        noted.take("gather", ())
+        noted.decide("gather", ())
         noted.settle()
         file.write(noted.drain())
         if number == 1:
@@ -54,7 +54,7 @@ def test_a_journal_of_this_version_is_read(tmp_path: Path) -> None:
     part = replay.part("gather", 0)
     for number in range(3):
         assert [list(replay.decide("gather", [])) for _ in range(3)] == [[], [2 * number], []]
-        assert part.take("@answered", []) == [5, number]
+        assert part.decide("@answered", []) == [5, number]
         part.item("Rollouts", 1000 + number)
         replay.item("train", 2000 + number)
     assert not replay.departed()
