@@ -86,7 +86,7 @@ def begun(told: Any) -> tuple[Any, Any]:
     >>> begun((0.5, None))
     (0.5, {})
     """
-    if isinstance(told, tuple | list) and len(told) == 2 and (told[1] is None or isinstance(told[1], dict | Mapping)):
+    if isinstance(told, tuple | list) and len(told) == 2 and (told[1] is None or isinstance(told[1], Mapping)):
         return told[0], told[1] or {}
     raise SchemaError(
         f"reset returned {' '.join(shown(told).split())}, expected (observation, info): return both, the info a "
