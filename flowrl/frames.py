@@ -66,10 +66,18 @@ def one_line(error: BaseException) -> str:
     """A user's error in one line, with the line of code that raised it; flowrl's own need none."""
     if isinstance(error, FlowError):
         return str(error).replace("\n", " ")
-    text, where = str(error), own_line("".join(traceback.format_tb(error.__traceback__)))
+    text, where = text_of(error), own_line("".join(traceback.format_tb(error.__traceback__)))
     if isinstance(error, SyntaxError):  # the line that cannot be read is in no frame
         text, where = error.msg, f", {error.filename}:{error.lineno}"
     return f"{type(error).__name__}: {text or 'no message'}{where}{outgrown(error)}".replace("\n", " ")
+
+
+def text_of(error: BaseException) -> str:
+    """What a user's error says, in one line, whatever its own `__str__` does."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:
+        return "its message cannot be read"
 
 
 def outgrown(error: BaseException) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import sys
+from collections import UserDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -307,6 +309,29 @@ class OldResetOfTwo(OldReset):
         return {"a": super().obs()[:1], "b": super().obs()[1:]}
 
 
+class Leaves(Points):
+    """Leaves the program where its window would be closed."""
+
+    def obs(self) -> Any:
+        return super().obs() if self.t < 3 else sys.exit(0)
+
+
+class Pair(NamedTuple):
+    t: int
+    twice: list[int]
+
+
+class Pairs(Points):
+    """Observes a tuple with names, which is a member of its space."""
+
+    observation_space = gymnasium.spaces.Tuple(
+        [gymnasium.spaces.Discrete(99), gymnasium.spaces.Box(0, 99, (1,), np.int64)]
+    )
+
+    def obs(self) -> Any:
+        return Pair(self.t, [2 * self.t])
+
+
 class Unrendered(Points):
     """Has no attribute `render_mode`."""
 
@@ -348,6 +373,7 @@ CASES = {
     "won as an array": says(lambda env: {"is_success": np.array([won(env)])}),
     "won as a number": says(lambda env: {"is_success": float(won(env))}),
     "success": says(lambda env: {"success": won(env)}),
+    "won in a dictionary of its own kind": says(lambda env: UserDict(is_success=won(env))),
     "won, unlike success": says(lambda env: {"is_success": won(env), "success": not won(env)}),
     "success of something else": says({"success": "of the last trial"}),
     "a number for episode": says(lambda env: {"episode": env.games}),
@@ -395,6 +421,8 @@ CASES = {
         refused={"brought-around": NO_INFO, "brought-async": "string indices"}
         | dict.fromkeys(SEEING, "reset returned {'a': .*, expected .observation, info.: return both"),
     ),
+    "an exit": Case(Leaves, refused=dict.fromkeys(KINDS, r"SystemExit(: |\()0"), kinds=KINDS[:-1]),
+    "a tuple with names": Case(Pairs),
     "no render mode": Case(Unrendered, refused={"brought": "no render_mode"}),  # gymnasium's, before flowrl has any
     "wins of several": says({"is_success": [True, False]}, refused=dict.fromkeys(KINDS, r"is_success")),
     "info of a list": says(

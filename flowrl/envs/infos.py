@@ -253,15 +253,22 @@ class VectorInfoColumns(VectorWrapper):  # not generic below 1.4
             final[env_id] = {OBS: row_of(infos["final_obs"], env_id), INFO: numbers}
         return final
 
-    def _columns(self, infos: Mapping[str, Any], wanted: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:
+    def _columns(self, infos: Any, wanted: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:
         """The columns `[N, ...]`, 0 for environments that are not wanted."""
         columns = {}
         for key, fill in self._fills.items():
             columns[key] = column = np.zeros((self.num_envs, *shape_of(fill)))
-            there = wanted & infos.get(f"_{key}", True) if key in infos else np.zeros(self.num_envs, np.bool_)
             for env_id in np.flatnonzero(wanted).tolist():
-                column[env_id] = number_of(key, infos[key][env_id] if there[env_id] else None, fill)
+                column[env_id] = number_of(key, _told(infos, key, env_id), fill)
         return columns
+
+
+def _told(infos: Any, key: str, env_id: int) -> Any:
+    """What the infos of several environments say of one; None: nothing."""
+    if not isinstance(infos, Mapping):  # one for each, as gymnasium keeps those that are no dict of Python's
+        return checked_info(infos[env_id]).get(key)
+    mask = infos.get(f"_{key}")
+    return infos[key][env_id] if key in infos and (mask is None or mask[env_id]) else None
 
 
 def _with_info(space: gymnasium.Space[Any], fills: Fills) -> spaces.Dict:

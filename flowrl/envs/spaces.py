@@ -338,8 +338,8 @@ def plain_copy(store: Observations) -> Any:
 
 
 def keyed(value: Any) -> Any:
-    """A tuple as a dictionary; anything else unchanged."""
-    return {str(at): part for at, part in enumerate(value)} if type(value) is tuple else value
+    """A tuple, or a list in its place, as a dictionary; anything else unchanged."""
+    return {str(at): part for at, part in enumerate(value)} if isinstance(value, tuple | list) else value
 
 
 def _entries(value: Any, expected: Mapping[str, Any] | Batch, what: str) -> Mapping[str, Any]:

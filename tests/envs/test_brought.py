@@ -49,14 +49,14 @@ def collected(manager: Manager) -> tuple[list[list[Row]], list[list[Played]]]:
     """Rows and episodes of each environment, when each has enough steps."""
     rows: list[list[Row]] = [[] for _ in range(manager.num_envs)]
     episodes: list[list[Played]] = [[] for _ in range(manager.num_envs)]
-    before = [plain(row) for row in manager.obs]
+    before = [plain(manager.obs[i]) for i in range(manager.num_envs)]
     while min(map(len, rows)) < STEPS:
         result = manager.step(np.zeros((manager.num_envs, *manager.action_space.shape), manager.action_space.dtype))
         for i in range(manager.num_envs):
             if result.acted is None or result.acted[i]:
                 outcome = float(result.reward[i]), bool(result.terminated[i]), bool(result.truncated[i])
                 rows[i].append(Row(before[i], *outcome, plain(result.next_obs[i])))
-        before = [plain(row) for row in manager.obs]
+        before = [plain(manager.obs[i]) for i in range(manager.num_envs)]
         for each in manager.drain():
             episodes[each.env_id].append(Played(each.return_, each.length, each.success))
     return rows, episodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,12 +66,23 @@ def poisoned(num_envs: int, mode: str) -> Poisoned:
     return Poisoned(SyncVectorEnv([partial(Told, length) for length in lengths], autoreset_mode=AutoresetMode(mode)))
 
 
+class OwnMapping(Told):
+    """Its infos are no dictionaries of Python's, of which gymnasium keeps the last ones as they are."""
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, UserDict(info)
+
+
 def policy(*spaces: Any) -> Any:
     return ScriptedPolicy()
 
 
 MANAGERS: dict[str, dict[str, Any]] = {kind: {"spec": Told, "kind": kind} for kind in ("local", "subprocess", "async")}
 MANAGERS |= {"thread": {"spec": Told, "kind": "thread"}, "copies": {"spec": Told, "kind": "vector"}}
+MANAGERS["own mapping"] = {
+    "spec": lambda num_envs: SyncVectorEnv([OwnMapping] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+}
 MANAGERS |= {mode: {"spec": poisoned, "env_args": {"mode": mode}} for mode in ("NextStep", "SameStep", "Disabled")}
 
 

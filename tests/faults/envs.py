@@ -50,8 +50,8 @@ FAULTS = [
     Fault(
         "R3",
         "flowrl/envs/managers/vector.py",
-        "plain = type(vector_env) in (SyncVectorEnv, Copies)",
-        "plain = type(vector_env) is Copies",
+        "_PLAIN = (SyncVectorEnv, Copies)",
+        "_PLAIN = (Copies,)",
         BROUGHT,
     ),
     Fault(
@@ -120,7 +120,7 @@ FAULTS = [
     Fault(
         "F9",
         "flowrl/envs/managers/vector.py",
-        "            self._note(error)\n            raise\n\n    def _reset_all",
+        "            self._fail(error)\n\n    def _reset_all",
         "            raise\n\n    def _reset_all",
         "tests/envs/managers/test_vector.py::test_an_error_of_the_first_reset_says_where_it_was",
     ),
@@ -169,7 +169,7 @@ FAULTS = [
     Fault(
         "T10",
         "flowrl/envs/infos.py",
-        "infos[key][env_id] if there[env_id] else None",
+        "infos[key][env_id] if key in infos and (mask is None or mask[env_id]) else None",
         "infos[key][env_id] if key in infos else None",
         "tests/envs/test_infos.py::test_every_row_has_the_numbers_of_its_own_step",
     ),
@@ -302,8 +302,8 @@ FAULTS = [
     Fault(
         "F15",
         "flowrl/envs/closing.py",
-        "    except Exception as error:\n",
-        "    except KeyError as error:\n",
+        "    except (Exception, SystemExit) as error:\n        _say",
+        "    except KeyError as error:\n        _say",
         "tests/rollout/test_environments.py::test_a_close_that_fails_costs_a_line_and_nothing_else",
     ),
     Fault(

@@ -18,6 +18,7 @@ from flowrl.envs.managers.shared_memory import BEGAN, INNER_END, OWN_END, RECORD
 from flowrl.envs.spaces import find_unusable, no_reward, row_shape, write_row
 from flowrl.envs.wrappers import recorded, recorder, running
 from flowrl.errors import SchemaError
+from flowrl.frames import text_of
 
 
 @attrs.frozen
@@ -33,11 +34,7 @@ class EnvFailure:
     @staticmethod
     def of(env_id: int, during: During, error: BaseException) -> EnvFailure:
         kind: Kind = "observation" if isinstance(error, SchemaError) else "exception"
-        try:
-            text = " ".join(str(error).split())
-        except Exception:
-            text = "its message cannot be read"
-        name, classic = type(error).__name__, classic_interface(error)
+        name, text, classic = type(error).__name__, text_of(error), classic_interface(error)
         message = f"{name}: {text}" if text else name
         return EnvFailure(env_id, during, kind, f"{message}; {classic}" if classic else message, _formatted(error))
 

@@ -105,6 +105,19 @@ _CLASSIC = (
 )
 
 
+def failure_of(error: BaseException) -> Exception:
+    """The error of an environment of this process, with a note where its interface is that of classic gym.
+
+    One that leaves the program, as games do whose window is closed, has failed like any other.
+    """
+    if not isinstance(error, Exception):
+        told = f"the environment left the program, by {error!r}; let it raise an error that says what is wrong"
+        return RuntimeError(told)
+    if classic := classic_interface(error):
+        error.add_note(classic)
+    return error
+
+
 def classic_interface(error: BaseException) -> str:
     """The interface that an environment should have, if an error says that it has that of classic gym; else ""."""
     *_, innermost = ("", *(each.filename for each in traceback.extract_tb(error.__traceback__)))

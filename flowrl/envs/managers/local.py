@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
 from flowrl.data.batch import Batch
+from flowrl.envs.closing import close_each
 from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.infos import begun, ends_of, kept
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import figures, forget
-from flowrl.envs.managers.faults import classic_interface
+from flowrl.envs.managers.faults import failure_of
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import Observations, check_copies, find_unusable, make_store, no_reward, write_row
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
@@ -102,9 +103,8 @@ class EnvManager(Manager):
                 self._buffers[at][:] = arrived
                 for env_id, info in ended:
                     self._end(env_id, info, self._buffers[at])
-        except Exception as error:
-            self._note(error, env_id)
-            raise
+        except (Exception, SystemExit) as error:
+            self._fail(error, env_id)
         self._at, self._marked, self._phase = at, bool(ended), "running"
         return self._result(arrived, reward, terminated, truncated, None)
 
@@ -126,9 +126,8 @@ class EnvManager(Manager):
         for env_id in env_ids:
             try:
                 self._begin(env_id, self._buffers[self._at])
-            except Exception as error:
-                self._note(error, env_id)
-                raise
+            except (Exception, SystemExit) as error:
+                self._fail(error, env_id)
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -145,11 +144,11 @@ class EnvManager(Manager):
         if found := find_unusable(into[env_id : env_id + 1]):
             raise SchemaError(found[1])
 
-    def _note(self, error: Exception, env_id: int) -> None:
-        if classic := classic_interface(error):
-            error.add_note(classic)
+    def _fail(self, error: BaseException, env_id: int) -> NoReturn:
+        error = failure_of(error)
         where = f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}"
         error.add_note(where + self.way_out)
+        raise error
 
     def _save_envs(self) -> dict[str, Any]:
         return {"envs": [pack(env) for env in self._envs]}
@@ -172,11 +171,4 @@ class EnvManager(Manager):
         return "an EnvManager"
 
     def _close(self) -> None:
-        errors = []
-        for env in self._envs:
-            try:
-                env.close()
-            except Exception as error:  # close the others nevertheless
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        close_each(self._envs)

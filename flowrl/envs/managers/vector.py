@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from flowrl.envs.infos import ELSEWHERE, SUCCESS, begun, ends_of, episode_of, kept
+from flowrl.envs.closing import close_each
+from flowrl.envs.infos import ELSEWHERE, SUCCESS, begun, checked_info, ends_of, episode_of, kept
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.managers.env_runner import figures, forget
-from flowrl.envs.managers.faults import classic_interface
+from flowrl.envs.managers.faults import failure_of
 from flowrl.envs.managers.shared_memory import INNER_END, RECORDED_END
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import (
@@ -96,7 +97,7 @@ class VectorEnvManager(Manager):
     def _use(self, vector_env: AnyVectorEnv) -> None:
         base: Any = vector_env.unwrapped
         self._env = vector_env
-        plain = type(vector_env) in (SyncVectorEnv, Copies)
+        plain = type(vector_env) in _PLAIN
         self._singles: list[Any] = list(base.envs) if plain else []  # the environments that are stepped one by one
         self._last: list[Any] = [None] * len(self._singles)  # the info of the step that ended the newest episode
         self._busy: int | None = None  # the one of them that steps or resets
@@ -118,13 +119,13 @@ class VectorEnvManager(Manager):
         self._phase = "failed"
         try:
             result = self._step(chosen)
-        except Exception as error:
-            self._note(error)
-            raise
+        except (Exception, SystemExit) as error:
+            self._fail(error)
         self._phase = "running"
         return result
 
-    def _note(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> NoReturn:
+        error = failure_of(error)
         if isinstance(error, ValueError) and "setting an array element" in str(error):
             error.add_note(ONE_REWARD)  # SyncVectorEnv keeps one number for each of its environments
         if isinstance(error, AttributeError) and "no attribute 'items'" in str(error):
@@ -132,12 +133,11 @@ class VectorEnvManager(Manager):
                 "gymnasium found an info that is no dictionary: reset returns (observation, info), and the fifth value "
                 "of step is one, {} for nothing"
             )
-        if classic := classic_interface(error):
-            error.add_note(classic)
         where = f"in environments {self._env}, episodes {self.episode_id.tolist()}, steps {self.t.tolist()}"
         if (at := self._busy) is not None:
             where = f"in environment {at}, episode {self.episode_id[at]}, step {self.t[at]}"
         error.add_note(where + self.way_out)
+        raise error
 
     def _step(self, chosen: npt.NDArray[Any]) -> StepResult:
         at = (self._at + 1) % 3
@@ -240,10 +240,13 @@ class VectorEnvManager(Manager):
         """The info of the step that ended an episode, as far as it counts."""
         if self._singles:
             return self._last[env_id]
-        last = infos
+        last: Any = infos
         if self._resets_itself:  # then the top level describes the new episode
             last = infos["final_info"] if _masked(infos, "final_info", env_id) else {}
-        info = {key: row_of(last[key], env_id) for key in (SUCCESS, ELSEWHERE) if _masked(last, key, env_id)}
+        if isinstance(last, Mapping):
+            info = {key: row_of(last[key], env_id) for key in (SUCCESS, ELSEWHERE) if _masked(last, key, env_id)}
+        else:  # one info for each, as gymnasium keeps those that are no dict of Python's
+            info, last = dict(checked_info(last[env_id])), {}
         key = stats_key(self._around or self._inner[env_id])
         for source in (infos, last):  # a recorder around all of them writes at the top level
             if _masked(source, key, env_id) and isinstance(record := source[key], Mapping):
@@ -284,9 +287,8 @@ class VectorEnvManager(Manager):
     def _begin_all(self) -> None:
         try:
             self._reset_all()
-        except Exception as error:
-            self._note(error)
-            raise
+        except (Exception, SystemExit) as error:
+            self._fail(error)
 
     def _reset_all(self) -> None:
         seeds, into = [self._draw_seed(env_id) for env_id in range(self.num_envs)], self._buffers[self._at]
@@ -365,10 +367,9 @@ class VectorEnvManager(Manager):
             self.done = np.zeros(self.num_envs, np.bool_)
             self._begin_all()
             return
-        replaced = self._env
-        self._use(saved)
         with self._closing():
-            replaced.close()
+            self._close()
+        self._use(saved)
         self._pending = np.array(state["pending"], np.bool_)
         self._reseed = np.array(state["reseed"], np.bool_)
 
@@ -382,7 +383,13 @@ class VectorEnvManager(Manager):
         super().close()
 
     def _close(self) -> None:
-        self._env.close()
+        base: Any = self._env.unwrapped
+        try:
+            if type(base) in _PLAIN and not base.closed:  # whose own close() ends at the first error
+                base.closed = True
+                close_each(base.envs)
+        finally:
+            self._env.close()
 
 
 class Copies(SyncVectorEnv):
@@ -397,6 +404,10 @@ class Copies(SyncVectorEnv):
         self.envs, self.num_envs = list(envs), len(envs)
         self.metadata = {**envs[0].metadata, "autoreset_mode": autoreset_mode}
         self.single_observation_space, self.single_action_space = envs[0].observation_space, envs[0].action_space
+
+
+#: Those whose environments are stepped, and closed, one by one.
+_PLAIN = (SyncVectorEnv, Copies)
 
 
 def _end_processes(env: AsyncVectorEnv) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils import EzPickle
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics, TransformObservation
 
-from flowrl.envs import EnvManager, Episode
+from flowrl.envs import EnvManager, Episode, VectorEnvManager
 from flowrl.errors import ConfigError, SchemaError
 from tests.clock_envs import TERMINATED, ClockEnv, Lives, ReusedClockEnv, clock_envs
 
@@ -18,6 +19,11 @@ from tests.clock_envs import TERMINATED, ClockEnv, Lives, ReusedClockEnv, clock_
 def clocks(*lengths: int, noisy: bool = False) -> EnvManager:
     make = clock_envs([[(length, TERMINATED)] for length in lengths], noisy=noisy)
     return EnvManager([make() for _ in lengths])
+
+
+def vector_of(envs: list[ClockEnv]) -> VectorEnvManager:
+    made = iter(envs)
+    return VectorEnvManager(SyncVectorEnv([lambda: next(made)] * len(envs)))
 
 
 def marks(manager: EnvManager, steps: int) -> list[list[float]]:
@@ -338,16 +344,18 @@ def test_environments_must_be_several_and_alike() -> None:
         EnvManager([one, box])
 
 
-def test_close_reaches_every_environment(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [OSError("stuck"), SystemExit("stuck")])
+@pytest.mark.parametrize("make", [EnvManager, vector_of])
+def test_close_reaches_every_environment(make: Any, error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     """F15: the first one's failure does not keep the second one open, and is told."""
 
     class Stuck(ClockEnv):
         def close(self) -> None:
-            raise OSError("stuck")
+            raise error
 
     second = ClockEnv(1, [(1, TERMINATED)])
-    manager = EnvManager([Stuck(0, [(1, TERMINATED)]), second])
+    manager = make([Stuck(0, [(1, TERMINATED)]), second])
     manager.close()
     manager.close()
-    assert "EnvManager: it could not be closed, which is ignored: OSError: stuck" in caplog.text
+    assert f"it could not be closed, which is ignored: {type(error).__name__}: stuck" in caplog.text
     assert second.closed == 1
