@@ -57,7 +57,7 @@ def profile(
 
     folder = Path(plan)
     if not folder.is_dir():
-        request = RunRequest.of(plan, out=out, **options)
+        request = RunRequest.of(ctx, plan, out=out, **options)
         seen: dict[str, Any] = {"span": seconds or PROFILE_SECONDS, "trace": None if trace is None else Path(trace)}
         if code := request.keep(ctx, quiet=True, **seen):
             ctx.exit(code)

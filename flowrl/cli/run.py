@@ -138,7 +138,7 @@ def run(
             )
         again = arguments_of(ctx, without=("resume", "jobs", "quiet"))
         ctx.exit(SeedsRun.resume(Path(resume), again, jobs or 1, quiet).run())
-    request = RunRequest.of(plan, resume=resume, out=out, **options)
+    request = RunRequest.of(ctx, plan, resume=resume, out=out, **options)
     if seeds is not None:
         ctx.exit(request.keep_seeds(ctx, seeds, jobs or 1, quiet=quiet))
     if jobs is not None:
@@ -163,6 +163,7 @@ class RunRequest:
     @classmethod
     def of(
         cls,
+        ctx: click.Context,
         plan: str | None,
         *,
         resume: str | None = None,
@@ -183,9 +184,11 @@ class RunRequest:
         from flowrl.runs.directory import RunDirectory
         from flowrl.runs.plan_end import for_budget
         from flowrl.runs.progress import Budget
+        from flowrl.runs.run_log import RunLog
         from flowrl.trainer.loading import plan_file_of
         from flowrl.trainer.plan_file import load_plan_file
 
+        log = ctx.with_resource(RunLog())  # from here on, what is said is for log.txt
         if journal:
             options["journal"] = True
         budget = Budget(goal_of(goals), steps, seconds, updates)
@@ -211,6 +214,7 @@ class RunRequest:
             directory = RunDirectory.choose(plan_file, config, out, sinks)
         else:
             directory = RunDirectory.of_earlier(earlier.path, plan_file, config, sinks)
+        directory.log = log
         return cls(
             plan_file=plan_file,
             config=config,
@@ -255,15 +259,14 @@ class RunRequest:
         """
         from flowrl.runs.kept import KeptRun
         from flowrl.runs.plan_end import COMMAND
-        from flowrl.runs.run_log import RunLog
         from flowrl.runs.run_schedules import constant_schedules, late_start, spent_rate
         from flowrl.tools.inserts import inserted
 
         config, directory = self.config, self.directory
-        directory.log = file = ctx.with_resource(RunLog())
 
         def complained(error: Exception) -> None:
-            file.keep(logging.ERROR, message_of(error, whole=True))
+            if directory.log is not None:
+                directory.log.keep(logging.ERROR, message_of(error, whole=True))
             complain(error, whole=self.debug)
 
         workers, built = self.plan_file.build(config)

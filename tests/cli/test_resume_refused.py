@@ -130,6 +130,7 @@ def test_settings_that_change_no_result_may_change(own, caplog):
     done = flowrl("run", "--resume", "run", "--stop-steps", 80, "--set", "checkpoint_every=7", "--set", "device=cpu")
     assert done.exit_code == 0, done.output
     assert "device changed: the run goes on, but not bit for bit" in caplog.text
+    assert "device changed" in (own / "log.txt").read_text()  # what is said before the run has opened, too
     assert json.loads((own / "config.json").read_text())["checkpoint_every"] == 7
 
 
