@@ -146,7 +146,7 @@ def run(
     ctx.exit(request.keep(ctx, quiet=quiet, parents=init_from, taken=from_with, taps=taps))
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class RunRequest:
     """The run that a command asks for, before anything is built."""
 
@@ -215,17 +215,7 @@ class RunRequest:
         else:
             directory = RunDirectory.of_earlier(earlier.path, plan_file, config, sinks)
         directory.log = log
-        return cls(
-            plan_file=plan_file,
-            config=config,
-            budget=budget,
-            directory=directory,
-            earlier=earlier,
-            forked=forked,
-            inserts=inserts,
-            breaks=breaks,
-            debug=debug,
-        )
+        return cls(plan_file, config, budget, directory, earlier, forked, inserts, breaks, debug)
 
     def keep_seeds(self, ctx: click.Context, seeds: int, jobs: int, *, quiet: bool) -> int:
         """Run it under several seeds, each in a process; returns the exit code."""
