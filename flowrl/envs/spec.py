@@ -106,6 +106,8 @@ def call(factory: Callable[..., Any], args: Mapping[str, Any], spec: object) -> 
         raise ConfigError(f"gymnasium cannot make {spec!r}: {_extra(str(spec)) or error}") from error
     except gymnasium.error.Error as error:
         raise ConfigError(f"gymnasium cannot make {spec!r}: {error}") from error
+    except SystemExit as error:  # which would end a command as if all was well
+        raise ConfigError(f"{name_of(spec)} leaves the program when it is made, by {error!r}: let it raise") from error
     except (TypeError, ValueError, KeyError, AssertionError) as error:
         if not args:
             if isinstance(spec, str) and ":" in spec:

@@ -81,6 +81,7 @@ def test_what_names_an_environment(spec: Any) -> None:
         ("LunarLander-v3", r"it needs the extra box2d: pip install 'flowrl-engine\[box2d\]'"),
         ("HalfCheetah-v5", r"it needs the extra mujoco: pip install 'flowrl-engine\[mujoco\]'"),
         ("math:sqrt", "'math:sqrt' fails when it is called without arguments: TypeError: .*one argument"),
+        ("sys:exit", r"'sys:exit' leaves the program when it is made, by SystemExit"),
         (
             "tests.envs.test_make:broken",
             "test_make:broken' fails when .*: TypeError: a mistake of its own, in broken, .*test_make.py:[0-9]+$",
