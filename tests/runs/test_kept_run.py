@@ -19,6 +19,7 @@ from flowrl.errors import CheckpointError, ConfigError
 from flowrl.plans import DQN, PPO
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint
 from flowrl.testing import same
+from flowrl.trainer.plan_file import load_plan_file
 from tests.cli import parts
 from tests.plans.small import SMALL as MODELS
 
@@ -113,6 +114,29 @@ def test_the_command_goes_on_with_it_and_the_other_way_round(whole: Path, tmp_pa
     assert parts.metrics(tmp_path / "a") == parts.metrics(tmp_path / "b")
     with flowrl.resume(tmp_path / "a") as trainer:  # it ended at a --stop-steps
         assert trainer.train(env_steps=900, progress=False)["env_steps"] >= 900
+
+
+def test_a_plan_that_evaluates_itself_is_evaluated_once(tmp_path: Path) -> None:
+    """From Python and by the command; for a goal the command adds an evaluation, which keeps the best policy."""
+    plan = tmp_path / "own.py"
+    plan.write_text(
+        '"""DQN."""\nfrom flowrl.operators import Evaluate\nfrom flowrl.plans import DQN\n\n\nclass Own(DQN):\n'
+        "    @classmethod\n    def execution_plan(cls, workers, config):\n"
+        "        plan = super().execution_plan(workers, config)\n"
+        "        return plan.for_each(Evaluate(workers, every=200, episodes=2))\n"
+    )
+    with load_plan_file(plan).trainer("CartPole-v1", out=tmp_path / "python", **SMALL) as trainer:
+        trainer.train(env_steps=300, progress=False)
+    words = [
+        word for key, value in SMALL.items() for word in ("--set", f"{key}={[*value] if key == 'hidden' else value}")
+    ]
+    for name, more in {"command": [], "goal": ["--stop-return", 999]}.items():
+        done = parts.flowrl("run", plan, *words, "--stop-steps", 300, *more, "--out", tmp_path / name, "--quiet")
+        assert done.exit_code == (3 if more else 0), done.output
+    counted = {
+        name: (tmp_path / name / "plan.txt").read_text().count("Evaluate") for name in ("python", "command", "goal")
+    }
+    assert counted == {"python": 1, "command": 1, "goal": 2}
 
 
 def test_progress_tells_how_it_goes_and_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
