@@ -24,14 +24,14 @@ from common import Pair, Row, compare, print_machine
 
 import flowrl.plans
 from flowrl.engine.recording.journal import Recording, Replay
-from flowrl.engine.recording.noted import Noted
+from flowrl.engine.recording.noted import JournalTap
 from flowrl.storage.journal import JournalFile, StoredJournal
 
 PLANS = {"impala": "IMPALA", "appo": "APPO", "apex_dqn": "ApexDQN", "a3c": "A3C", "impala async": "IMPALA"}
 #: Environments that answer when they are ready.
 ASYNC = {"env_manager": "async", "env_groups": None, "envs_per_worker": 8}
 #: What notes and writes; none calls another one.
-CALLS = (Noted, "__call__"), (Recording, "take"), (Recording, "heard"), (Recording, "answer"), (JournalFile, "write")
+CALLS = (JournalTap, "__call__"), (Recording, "decide"), (Recording, "heard"), (Recording, "answer"), (JournalFile, "write")
 spent = [0.0]
 #: Of the speed without the calls, which is measured well, and of that without a journal, which varies too much for one.
 AIMS = {"less its calls": 0.98, "without": None}
