@@ -31,7 +31,13 @@ PLANS = {"impala": "IMPALA", "appo": "APPO", "apex_dqn": "ApexDQN", "a3c": "A3C"
 #: Environments that answer when they are ready.
 ASYNC = {"env_manager": "async", "env_groups": None, "envs_per_worker": 8}
 #: What notes and writes; none calls another one.
-CALLS = (JournalTap, "__call__"), (Recording, "decide"), (Recording, "heard"), (Recording, "answer"), (JournalFile, "write")
+CALLS = (
+    (JournalTap, "__call__"),
+    (Recording, "decide"),
+    (Recording, "heard"),
+    (Recording, "answer"),
+    (JournalFile, "write"),
+)
 spent = [0.0]
 #: Of the speed without the calls, which is measured well, and of that without a journal, which varies too much for one.
 AIMS = {"less its calls": 0.98, "without": None}
