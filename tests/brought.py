@@ -111,8 +111,10 @@ def _overlay(folder: Path, install: list[str]) -> tuple[Path, str]:
     python = folder / "bin/python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        site = next(folder.glob("lib/python*/site-packages"))
-        (site / "zz_over.pth").write_text(sysconfig.get_path("purelib") + "\n")  # after its own
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "zz_over.pth").write_text(
+        sysconfig.get_path("purelib") + "\n"
+    )  # after its own; another clone may have made it
     constraint = folder / "constraints.txt"
     constraint.write_text(f"torch=={version('torch').partition('+')[0]}\n")
     pip = [python, "-m", "pip", "install", "-q", "--no-input", "-c", constraint, *install]

@@ -86,7 +86,7 @@ class KeptRun:
     complain: Callable[[Exception], None] | None = None  #: prints an error
     span: float | None = None  #: seconds after which the first result ends it, for a profile
     trace: Path | None = None  #: the file of a trace of it
-    tracer: Trace | None = None
+    tracer: Trace | None = None  #: which listens for that
     journal: Recording | None = None  #: of what the run decides
     last: Mapping[str, Any] = attrs.field(factory=dict, init=False)
     best: float | None = attrs.field(default=None, init=False)

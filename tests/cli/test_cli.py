@@ -488,6 +488,13 @@ BAD = {
 }
 
 
+def test_a_plan_with_a_problem_is_refused_before_there_is_a_directory(folder):
+    done = flowrl("run", "dqn", *SMALL, "--insert", "NStep=GAE(0.9, 0.9)", "--out", "run")
+    assert done.exit_code == 2
+    assert "needs 'value', 'next_value', which is not in the output of store.NStep" in done.stderr
+    assert not (folder / "run").exists()
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case, folder):
     (folder / "bad.json").write_text('{"sed": 1}')

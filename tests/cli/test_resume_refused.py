@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 
@@ -157,6 +158,23 @@ def test_what_run_json_says_is_believed_by_its_type(own, name, value):
     refused = flowrl("run", "--resume", "run")
     assert refused.exit_code == 2
     assert f"run.json is malformed: {name} is " in refused.stderr
+
+
+def test_a_run_that_is_in_use_keeps_its_later_checkpoints(own):
+    """A resume from an earlier one sets them aside, so it has the directory first."""
+    fcntl = pytest.importorskip("fcntl")  # the system has such locks
+    before = {path: path.read_bytes() for path in own.rglob("*") if path.is_file()}
+    first, *later = checkpoints(own).paths()
+    assert later
+    held = os.open(own, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = flowrl("run", "--resume", first)
+    finally:
+        os.close(held)
+    assert done.exit_code == 2
+    assert "run is in use" in done.stderr
+    assert before == {path: path.read_bytes() for path in own.rglob("*") if path.is_file()}
 
 
 def test_one_process_at_a_time(own, folder):

@@ -17,6 +17,7 @@ import torch
 import flowrl
 from flowrl.errors import CheckpointError, ConfigError
 from flowrl.plans import DQN, PPO
+from flowrl.runs.resume import step_of
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint
 from flowrl.testing import same
 from flowrl.trainer.plan_file import load_plan_file
@@ -250,6 +251,18 @@ def test_what_does_not_go_is_refused_before_any_work(whole: Path, tmp_path: Path
     with pytest.raises(ConfigError, match="is a run in CartPole-v1"):
         flowrl.resume(whole, env=Grid)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_resume_that_is_refused_leaves_the_directory_to_the_next_one(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    *_, before, newest = Checkpoints(run / "checkpoints").paths()
+    for part in newest.glob("*.json"):
+        part.write_text("{")
+    with pytest.raises(CheckpointError):
+        flowrl.resume(newest)
+    with flowrl.resume(before) as trainer:
+        assert trainer.counters["env_steps"] == step_of(before)
 
 
 def test_a_resume_with_another_learning_rate_is_a_fork_that_it_lists(whole: Path, tmp_path: Path) -> None:

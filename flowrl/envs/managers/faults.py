@@ -105,7 +105,7 @@ _CLASSIC = (
 )
 
 
-def failure_of(error: BaseException) -> Exception:
+def env_error(error: BaseException) -> Exception:
     """The error of an environment of this process, with a note where its interface is that of classic gym.
 
     One that leaves the program, as games do whose window is closed, has failed like any other.

@@ -15,7 +15,7 @@ from flowrl.envs.games.seats import SeatsEnv
 from flowrl.envs.infos import begun, ends_of, kept
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import figures, forget
-from flowrl.envs.managers.faults import failure_of
+from flowrl.envs.managers.faults import env_error
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import Observations, check_copies, find_unusable, make_store, no_reward, write_row
 from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
@@ -145,7 +145,7 @@ class EnvManager(Manager):
             raise SchemaError(found[1])
 
     def _fail(self, error: BaseException, env_id: int) -> NoReturn:
-        error = failure_of(error)
+        error = env_error(error)
         where = f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}"
         error.add_note(where + self.way_out)
         raise error

@@ -16,7 +16,7 @@ from flowrl.envs.closing import close_each
 from flowrl.envs.infos import ELSEWHERE, SUCCESS, begun, checked_info, ends_of, episode_of, kept
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.managers.env_runner import figures, forget
-from flowrl.envs.managers.faults import failure_of
+from flowrl.envs.managers.faults import env_error
 from flowrl.envs.managers.shared_memory import INNER_END, RECORDED_END
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import (
@@ -125,7 +125,7 @@ class VectorEnvManager(Manager):
         return result
 
     def _fail(self, error: BaseException) -> NoReturn:
-        error = failure_of(error)
+        error = env_error(error)
         if isinstance(error, ValueError) and "setting an array element" in str(error):
             error.add_note(ONE_REWARD)  # SyncVectorEnv keeps one number for each of its environments
         if isinstance(error, AttributeError) and "no attribute 'items'" in str(error):
