@@ -488,6 +488,11 @@ BAD = {
 }
 
 
+def test_debugging_is_in_this_process(folder):
+    assert flowrl("run", "dqn", *SMALL, "--stop-steps", 50, "--workers", 1, "--debug", "--out", "run").exit_code == 0
+    assert json.loads((folder / "run" / "config.json").read_text())["num_workers"] == 0
+
+
 def test_a_plan_with_a_problem_is_refused_before_there_is_a_directory(folder):
     done = flowrl("run", "dqn", *SMALL, "--insert", "NStep=GAE(0.9, 0.9)", "--out", "run")
     assert done.exit_code == 2

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import flowrl
-from flowrl.errors import CheckpointError, ConfigError
+from flowrl.errors import CheckpointError, ConfigError, PlanError
 from flowrl.plans import DQN, PPO
 from flowrl.runs.resume import step_of
 from flowrl.storage.checkpoint import Checkpoints, load_checkpoint
@@ -138,6 +138,15 @@ def test_a_plan_that_evaluates_itself_is_evaluated_once(tmp_path: Path) -> None:
         name: (tmp_path / name / "plan.txt").read_text().count("Evaluate") for name in ("python", "command", "goal")
     }
     assert counted == {"python": 1, "command": 1, "goal": 2}
+
+
+def test_an_environment_object_is_not_evaluated_unless_somebody_asks(tmp_path: Path) -> None:
+    """It cannot be made again."""
+    unasked = {name: value for name, value in SMALL.items() if name != "eval_every"}
+    with DQN(Grid(), out=tmp_path / "run", envs_per_worker=1, **unasked) as trainer:
+        assert "eval_return" not in trainer.train(env_steps=200, progress=False)
+    with DQN(Grid(), out=tmp_path / "asked", envs_per_worker=1, **SMALL) as trainer, pytest.raises(PlanError):
+        trainer.train(env_steps=200, progress=False)
 
 
 def test_progress_tells_how_it_goes_and_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from flowrl.envs.closing import close_each
-from flowrl.envs.infos import ELSEWHERE, SUCCESS, begun, checked_info, ends_of, episode_of, kept
+from flowrl.envs.infos import ELSEWHERE, SUCCESS, begun, checked_info, ends_of, episode_of
 from flowrl.envs.managers.base import Episode, Manager, StepResult
 from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import env_error
@@ -199,7 +199,7 @@ class VectorEnvManager(Manager):
             write_row(obs, arrived, env_id, shape)
             if (over or cut) and any(ends := ends_of(over, cut)):
                 terminated[env_id], truncated[env_id] = ends
-                self._last[env_id] = kept(info)
+                self._last[env_id] = info
         self._busy = None
         _refuse_unusable(arrived)
         return reward, terminated, truncated
