@@ -99,10 +99,12 @@ class StoreToReplay:
         return self.buffer.takes_remote
 
     def ready(self, item: Any) -> bool | Signal:
-        self._waits_with = self.buffer.rows_of(item)
-        if not self.buffer.can_insert(self._waits_with):
-            return False
-        return WAITING if self.buffer.is_full(item) else True
+        rows = self.buffer.rows_of(item)
+        fits = self.buffer.can_insert(rows)
+        if fits and not self.buffer.is_full(item):
+            return True
+        self._waits_with = rows
+        return WAITING if fits else False
 
     def why(self) -> str:
         return self.buffer.why_insert(self._waits_with)
@@ -165,7 +167,8 @@ class Sampled:
         return ("priorities",) if self.buffer.by_priority else ()
 
     def pull(self) -> Any:
-        self._take()
+        if self._asked:
+            self._take()
         while len(self.arrived) + len(self._asked) < self.in_flight and self.buffer.can_sample(self.batch_size):
             self._asked.append(self.buffer.ask(self.batch_size))
             self._take()
