@@ -13,7 +13,7 @@ import pytest
 
 
 @cache
-def minari_dataset(episodes: int = 5) -> Any:
+def minari_dataset(episodes: int = 5, **storage: Any) -> Any:
     """Episodes with seeds 0, 1 ...; as Minari's buffers, since its collector would need jax."""
     from minari.data_collector import EpisodeBuffer
 
@@ -33,15 +33,15 @@ def minari_dataset(episodes: int = 5) -> Any:
                 values.append(value)
             ended = terminated or truncated
         buffers.append(buffer)
-    made = stored(buffers, env)
+    made = stored(buffers, env, **storage)
     env.close()
     return made
 
 
-def stored(buffers: list[Any], env: Any, **spaces: Any) -> Any:
+def stored(buffers: list[Any], env: Any, **options: Any) -> Any:
     """Buffers as a dataset in a folder of its own."""
     import minari
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):  # about what is not told
         patch.setenv("MINARI_DATASETS_PATH", tempfile.mkdtemp())
-        return minari.create_dataset_from_buffers("test/cartpole-v0", buffers, env, **spaces)
+        return minari.create_dataset_from_buffers("test/cartpole-v0", buffers, env, **options)

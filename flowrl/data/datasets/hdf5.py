@@ -24,8 +24,9 @@ _NO_PACKING = (2, 3)
 def check_metadata(folder: Path) -> None:
     """Look at what Minari believes when it opens the dataset in a folder, and raise nothing if there is none.
 
-    Raises: DatasetError: more episodes or steps than its files can hold; or no spaces, for which Minari would make the
-        environment that is named there, and so run code (D17).
+    Raises: DatasetError: more episodes or steps than its files can hold; a format whose size cannot be told before it
+        is unpacked; or no spaces, for which Minari would make the environment that is named there, and so run code
+        (D17).
     """
     file = folder / "metadata.json"
     if not file.exists():
@@ -33,6 +34,7 @@ def check_metadata(folder: Path) -> None:
     try:
         metadata = json.loads(file.read_bytes())
         counts = {name: metadata[name] for name in ("total_episodes", "total_steps")}
+        form = metadata["data_format"]
         lacking = [name for name in ("observation_space", "action_space") if name not in metadata]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DatasetError(f"{file} is no metadata of Minari: {type(error).__name__}: {error}") from error
@@ -40,6 +42,11 @@ def check_metadata(folder: Path) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or not 0 <= count <= most:
             raise DatasetError(f"{file} is refused: {name} is {shown(count)}, which its files cannot hold")
+    if form != "hdf5":
+        raise DatasetError(
+            f"{file} is refused: how much memory {shown(form)} takes cannot be told before it is unpacked; if you "
+            "trust its author, record it: from_minari(minari.load_dataset(...)).for_each(Record(FOLDER))"
+        )
     if lacking:
         raise DatasetError(f"{file} is refused: it has no {lacking[0]}; make the dataset again with Minari from 0.5 on")
 

@@ -29,7 +29,7 @@ class MinariEpisodes:
         dataset: A MinariDataset, or the id of one on this machine; nothing is downloaded.
 
     Raises: DatasetError without Minari, or if the id is not on this machine; if its files would take more memory than
-        their size justifies (D19), or are damaged.
+        their size justifies (D19), or are damaged. Of Arrow and Parquet that cannot be told: by id they are refused.
     """
 
     def __init__(self, dataset: Any) -> None:

@@ -202,6 +202,8 @@ def test_pictures_take_what_they_are_once_decoded() -> None:
         ({"total_steps": -1}, "total_steps is -1, which its files cannot hold"),
         ({"total_steps": None}, "total_steps is None, which its files cannot hold"),
         ({"action_space": ...}, "has no action_space; make the dataset again"),
+        ({"data_format": "parquet"}, "how much memory 'parquet' takes"),
+        ({"data_format": None}, "how much memory None takes"),
     ],
 )
 def test_metadata_are_believed_as_far_as_the_files_go(
@@ -214,6 +216,18 @@ def test_metadata_are_believed_as_far_as_the_files_go(
     file.write_text(json.dumps(told))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(file.parents[3]))
     with pytest.raises(DatasetError, match=message):
+        MinariEpisodes("test/cartpole-v0")
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_what_cannot_be_told_before_it_is_unpacked_is_read_if_python_brings_it(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D19: by a name, which a stranger may have written, it is refused."""
+    made = minari_dataset(2, data_format=form)
+    assert MinariEpisodes(made)[1].obs.tobytes() == MinariEpisodes(minari_dataset(2))[1].obs.tobytes()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(Path(made.storage.data_path).parents[2]))
+    with pytest.raises(DatasetError, match=f"'{form}' takes cannot be told"):
         MinariEpisodes("test/cartpole-v0")
 
 
