@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from typing import Any
 
 from flowrl.errors import ConfigError, did_you_mean
@@ -14,6 +15,7 @@ Until = Mapping[str, float] | Callable[[Result], bool]
 
 #: Counters that appear in results once learning has begun.
 LEARNING = frozenset({"sampled", "trained", "updates"})
+COUNTS = LEARNING | {"env_steps", "episodes", "seconds"}
 
 
 def lower_bounds(until: Until | None, **counts: float | None) -> dict[str, float]:
@@ -30,8 +32,10 @@ def _checked(until: Any) -> dict[str, float]:
     if not isinstance(until, Mapping) or not until:
         raise ConfigError(f"until={until!r}: expected lower bounds like {{'env_steps': 50_000}}, or a function")
     for name, bound in until.items():
-        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
-            raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number")
+        least = 0 if name in COUNTS else -math.inf
+        if isinstance(bound, bool) or not isinstance(bound, Real) or not least < bound < math.inf:
+            above = "" if name not in COUNTS else " above 0"
+            raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number{above}")
     return dict(until)
 
 

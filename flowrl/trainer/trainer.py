@@ -376,8 +376,7 @@ class Trainer:
         from flowrl.networks.devices import torch_threads
         from flowrl.runs.progress import progress as shown
 
-        if seconds is not None and math.isnan(seconds):  # it is less than none, so it would never be reached
-            raise ConfigError("seconds=nan: expected a number of seconds, or None for no limit")
+        lower_bounds(None, seconds=seconds)
         bounds, clock = lower_bounds(until, env_steps=env_steps, updates=updates), self.config.clock
         counts = {name: math.ceil(bound) for name, bound in bounds.items()}
         budget = Budget(*(goal, counts.get(clock), seconds), None if clock == "updates" else counts.get("updates"))

@@ -217,7 +217,7 @@ def test_a_goal_is_confirmed(tmp_path: Path) -> None:
         result = trainer.train(env_steps=600, goal=1.0, progress=False)
     assert result["confirmed_return"] >= 1.0
     assert parts.summary_of(tmp_path / "run")["outcome"] == "goal"
-    with DQN(**SMALL) as trainer, pytest.raises(ConfigError, match="seconds=nan: expected a number of seconds"):
+    with DQN(**SMALL) as trainer, pytest.raises(ConfigError, match="'seconds' is nan, expected a number above 0"):
         trainer.train(seconds=float("nan"))
     with DQN(**SMALL) as trainer, pytest.raises(ConfigError, match=r"goal=1\.0 is confirmed with the saved policy"):
         trainer.train(goal=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -315,7 +316,7 @@ def test_training_ends_at_the_first_result_that_reaches_a_bound() -> None:
         steps = trainer.train(until={"env_steps": 70, "episode_return": 1e9})["env_steps"]
         assert 70 <= steps < 90
         assert trainer.train(until={"env_steps": 70})["env_steps"] == steps  # nothing to do
-        assert trainer.train(until={"env_steps": 1e9, "episodes": 0})["env_steps"] == steps
+        assert trainer.train(until={"env_steps": 1e9, "episodes": np.int64(1)})["env_steps"] == steps
         assert trainer.train(until=lambda result: result["env_steps"] > 110)["env_steps"] > 110
         assert trainer.train()["env_steps"] > steps
 
@@ -332,6 +333,9 @@ def test_a_bound_that_no_result_has_is_refused_at_the_first_result() -> None:
         with pytest.raises(ConfigError, match="no result has 'env_step'; did you mean 'env_steps'"):
             trainer.train(until={"env_step": 100})
         assert trainer.counters["env_steps"] < 50
+        for nothing in (0, -5, True, math.inf):
+            with pytest.raises(ConfigError, match=f"the bound of 'updates' is {nothing}, expected a number above 0"):
+                trainer.train(updates=nothing)
         with pytest.raises(ConfigError, match=r"until=lambda result: result.get\('win', 0\) >= 475"):
             trainer.train(until={"win": 475})
         with pytest.raises(ConfigError, match=r"'eval_return', .* set eval_every=N, .* DQN\(..., eval_every=5_000\)"):
