@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from flowrl.errors import ConfigError, did_you_mean
 
@@ -33,7 +34,11 @@ def _checked(until: Any) -> dict[str, float]:
         raise ConfigError(f"until={until!r}: expected lower bounds like {{'env_steps': 50_000}}, or a function")
     for name, bound in until.items():
         least = 0 if name in COUNTS else -math.inf
-        if isinstance(bound, bool) or not isinstance(bound, Real) or not least < bound < math.inf:
+        if (
+            isinstance(bound, bool)
+            or not isinstance(bound, int | float | np.integer | np.floating)
+            or not least < bound < math.inf
+        ):
             above = "" if name not in COUNTS else " above 0"
             raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number{above}")
     return dict(until)
