@@ -30,7 +30,6 @@ from flowrl.errors import CheckpointError, Deadlock, FlowError, PlanError, Stall
 
 if TYPE_CHECKING:
     from flowrl.engine.plan import ErrorPolicies, Plan
-    from flowrl.inspect.debugger import Debugger
 
 log = logging.getLogger("flowrl")
 
@@ -75,14 +74,14 @@ class Run:
                 f"stall_seconds and deadline_seconds must be above 0, got {stall_seconds} and {deadline_seconds}"
             )
         decisions = decisions or Decisions()
-        plan, debugger = _debugged(decisions.woven(plan))
+        plan, run_opened = _debugged(decisions.woven(plan))
         by_id = paths(plan)
         _check_policies(_by_name(on_error), by_id.values())
         self.stall_seconds, self.deadline_seconds = stall_seconds, deadline_seconds
         context = Context(seeds=SeedTree(seed), decisions=decisions, observer=observer)
         self._begin(plan, by_id, context, on_error, resources_of(plan), labels_of(plan, by_id))
-        if debugger is not None:
-            debugger.opened(self)
+        if run_opened is not None:
+            run_opened(self)
         around = [node.op for node in graph(plan) if isinstance(node.op, RunHooks)]
         try:
             _tell(self, [op.before for op in around])
@@ -603,8 +602,8 @@ def resources_of(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _debugged(plan: Plan) -> tuple[Plan, Debugger | None]:
-    """The plan with a debugger that sees every item, if the plan has breakpoints."""
+def _debugged(plan: Plan) -> tuple[Plan, Callable[[Run], None] | None]:
+    """The plan with a debugger that sees every item, if it has breakpoints, and what to call with its run."""
     if all(node.kind != "tap" for node in graph(plan)):
         return plan, None
     from flowrl.inspect.debugger import with_looks

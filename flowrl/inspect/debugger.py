@@ -59,8 +59,9 @@ class Look:
         return item
 
 
-def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
-    """The plan with a `Look` after every operator, if it has breakpoints and no other debugger is set.
+def with_looks(plan: Plan) -> tuple[Plan, Callable[[Run], None] | None]:
+    """The plan with a `Look` after every operator, if it has breakpoints and no other debugger is set; and what to call
+    with the run once it has opened.
 
     Raises:
         PlanError: a breakpoint is in a part of the plan that runs in other processes, which have no terminal.
@@ -84,7 +85,7 @@ def with_looks(plan: Plan) -> tuple[Plan, Debugger | None]:
             return here
         return here.then(Look(debugger, by_id[id(node)], node.site, breakpoints), "tap", default="look", site=node.site)
 
-    return rebuilt(plan, with_look), debugger
+    return rebuilt(plan, with_look), debugger.opened
 
 
 def is_breakpoint(node: Plan) -> bool:

@@ -69,7 +69,7 @@ CIRCLES = {
     "flowrl.engine.graph": "flowrl.engine.plan",
     "flowrl.engine.labels": "flowrl.engine.plan",
     "flowrl.engine.protocols": "flowrl.engine.context flowrl.engine.plan flowrl.engine.schema",
-    "flowrl.engine.run": "flowrl.engine.plan flowrl.inspect.debugger",
+    "flowrl.engine.run": "flowrl.engine.plan",
     "flowrl.engine.workers.accounts": "flowrl.engine.run",
     "flowrl.engine.workers.gather": "flowrl.engine.plan",
     "flowrl.engine.workers.members": "flowrl.engine.plan",
