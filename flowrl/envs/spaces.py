@@ -23,6 +23,7 @@ from flowrl.data.columns import check_names
 from flowrl.data.finite import EXPECTED, first_unusable
 from flowrl.envs.hybrid import HybridActions
 from flowrl.errors import ConfigError, SchemaError
+from flowrl.saved import shown
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, HybridActions)
 
@@ -199,7 +200,9 @@ def checked_row(obs: object, shape: RowShape, what: str = "observation") -> Any:
 
 
 def no_reward(reward: Any) -> SchemaError:
-    """The error for a reward that is not one number."""
+    """The error for a reward that is not one number, or an integer beyond floats."""
+    if isinstance(reward, int):
+        return SchemaError(f"the reward is {shown(reward)}, {EXPECTED}")
     return SchemaError(f"the reward is {reward!r}, expected a number; {ONE_REWARD}")
 
 

@@ -310,9 +310,13 @@ def test_float16_keeps_the_scale_of_the_loss() -> None:
 
 
 @pytest.mark.parametrize("kind", [R2D2Policy, RecurrentPPOPolicy])
-def test_a_memory_is_not_made_numpy(kind: type[Policy]) -> None:
+def test_a_memory_is_not_made_numpy(kind: type[Policy], caplog: pytest.LogCaptureFixture) -> None:
+    """What is chosen by itself is said."""
     with pytest.raises(ConfigError, match="act_backend='numpy' serves small dense networks"):
         make(kind, act_backend="numpy")
+    with caplog.at_level("INFO", "flowrl"):
+        assert not make(kind, act_backend="auto").acts_in_numpy
+    assert f"{kind.__name__} acts in torch: " in caplog.text
 
 
 @pytest.mark.slow

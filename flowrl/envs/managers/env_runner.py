@@ -125,7 +125,7 @@ class EnvRunner:
         obs, reward, over, cut, info = self.env.step(action.copy() if self._copied else action)
         try:
             reward = float(reward)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise no_reward(reward) from None
         if not -LARGEST <= reward <= LARGEST:
             raise SchemaError(f"the reward is {reward}, {EXPECTED}")

@@ -83,7 +83,7 @@ class EnvManager(Manager):
                 try:
                     reward[env_id] = gain
                     returns[env_id] += float(gain)  # in float64, whatever the environment's type
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     raise no_reward(gain) from None
                 if type(obs) is ndarray and obs.shape == shape and obs.dtype is dtype:
                     arrived[env_id] = obs

@@ -194,7 +194,7 @@ class VectorEnvManager(Manager):
             obs, gain, over, cut, info = env.step(action)
             try:
                 reward[env_id] = float(gain)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise no_reward(gain) from None
             write_row(obs, arrived, env_id, shape)
             if (over or cut) and any(ends := ends_of(over, cut)):

@@ -28,6 +28,7 @@ FLAWS: list[tuple[str, float, str]] = [
     ("last", INF, "the observation is inf"),
     ("reset", NAN, "the observation is nan"),
     ("reward", NAN, "the reward is nan"),
+    ("reward", 10**400, "the reward is 100000000000000000...0000000000000000000"),
     ("reward", INF, "the reward is inf"),
     ("reward", -WIDE, "the reward is -1e+39"),
 ]
