@@ -97,7 +97,7 @@ def _sizes(parent: Any, name: str, space: Any, seen: set[Any]) -> Iterator[int]:
     if node.dtype.hasobject:  # of which many may be one in the file
         yield from (memoryview(node[index]).nbytes for index in np.ndindex(node.shape))
     if space is not None and len(space.shape or ()) > 1 >= node.ndim - 1 and node.size:
-        pictures = (Image.open(BytesIO(bytes(each))) for each in node)  # Minari makes room by the first, decodes all
+        pictures = (Image.open(BytesIO(bytes(each))) for each in node[()])  # room is made by the first
         yield from (prod(p.size) * len(p.getbands()) * (1 if i else len(node)) for i, p in enumerate(pictures))
 
 

@@ -14,7 +14,7 @@ from flowrl.data.batch import Batch
 from flowrl.data.datasets.hdf5 import check_episodes, check_metadata
 from flowrl.data.types import Array
 from flowrl.engine.schema import ColumnSchema, Schema, schema_of
-from flowrl.errors import DatasetError, SchemaError, did_you_mean
+from flowrl.errors import DatasetError, FlowError, SchemaError, did_you_mean
 from flowrl.frames import one_line
 
 
@@ -56,7 +56,9 @@ class MinariEpisodes:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, RuntimeError, LookupError, TypeError, ValueError, AssertionError) as error:
+        except FlowError:
+            raise
+        except Exception as error:  # whatever Minari, HDF5 and pictures raise about what is damaged
             raise DatasetError(f"{self.name} cannot be read: {one_line(error)}") from error
 
     @property

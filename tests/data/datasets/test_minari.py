@@ -193,13 +193,14 @@ def test_pictures_take_what_they_are_once_decoded() -> None:
         file["episode_0/observations"][0] = picture
     with pytest.raises(DatasetError, match="over 1,032 times"):
         episodes[0]
-    with h5py.File(Path(episodes.dataset.storage.data_path, "main_data.hdf5"), "a") as file:
-        wide = picture.copy()
-        at = wide.tobytes().index(b"\xff\xc0") + 5  # where a JPEG says its height and width
-        wide[at : at + 4] = np.frombuffer(np.array([9_000, 9_000], ">u2").tobytes(), np.uint8)
-        changed(file["episode_0"], "observations", data=np.stack([picture, picture, picture, wide]))
-    with pytest.raises(DatasetError, match="over 1,032 times"):
-        episodes[0]
+    for side, message in ((9_000, "over 1,032 times"), (60_000, "cannot be read: DecompressionBombError")):
+        with h5py.File(Path(episodes.dataset.storage.data_path, "main_data.hdf5"), "a") as file:
+            wide = picture.copy()
+            at = wide.tobytes().index(b"\xff\xc0") + 5  # where a JPEG says its height and width
+            wide[at : at + 4] = np.frombuffer(np.array([side, side], ">u2").tobytes(), np.uint8)
+            changed(file["episode_0"], "observations", data=np.stack([picture, picture, picture, wide]))
+        with pytest.raises(DatasetError, match=message):
+            episodes[0]
 
 
 @pytest.mark.parametrize(
