@@ -161,7 +161,7 @@ FAULTS = [
     Fault(
         "B2",
         "flowrl/data/replay/ring_storage.py",
-        "        self._aside.free(overwritten[overwritten >= 0])\n",
+        "        self._final_obs.free(overwritten[overwritten >= 0])\n",
         "",
         STORED_ONCE + "test_only_what_the_next_row_does_not_hold_is_kept_aside",
     ),

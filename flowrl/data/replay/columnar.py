@@ -14,11 +14,11 @@ from flowrl.data.types import Array, Index, New
 class FinalObservations:
     """Rows in numbered places, which grow as needed; freed places are reused.
 
-    >>> aside = FinalObservations({("obs",): Spec(np.dtype(np.float32), ())})
-    >>> aside.put({("obs",): np.array([7, 8])})
+    >>> final_obs = FinalObservations({("obs",): Spec(np.dtype(np.float32), ())})
+    >>> final_obs.put({("obs",): np.array([7, 8])})
     array([0, 1])
-    >>> aside.free(np.array([0]))
-    >>> aside.put({("obs",): np.array([9])}), aside.take(np.array([1, 0]))
+    >>> final_obs.free(np.array([0]))
+    >>> final_obs.put({("obs",): np.array([9])}), final_obs.take(np.array([1, 0]))
     (array([0]), {('obs',): array([8., 9.], dtype=float32)})
     """
 

@@ -82,7 +82,7 @@ class Rings:
         self.cut = False
         """Whether the next write does not continue the stored rows."""
         self._stored: RecordColumns | None = None
-        self._aside = FinalObservations({})
+        self._final_obs = FinalObservations({})
         self._leaves: tuple[Leaf, ...] = ()
         self._like: BatchSignature | None = None
         self._given: tuple[Leaf, ...] = ()
@@ -110,14 +110,14 @@ class Rings:
         return (
             (0 if self._stored is None else self._stored.bytes)
             + sum(frames.bytes for frames in self._shared)
-            + self._aside.bytes
+            + self._final_obs.bytes
             + sum(note.nbytes for note in self._flat_notes.values())
         )
 
     @property
-    def aside(self) -> int:
+    def num_final_obs(self) -> int:
         """The number of next observations stored separately."""
-        return self._aside.count
+        return self._final_obs.count
 
     def rows(self, batch: Batch) -> int:
         """The rows of a batch with the usual columns, counted quickly."""
@@ -235,7 +235,7 @@ class Rings:
         places = self._flat_notes["aside"][slot]
         kept = places >= 0
         if kept.any():
-            for leaf, rows in self._aside.take(places[kept]).items():
+            for leaf, rows in self._final_obs.take(places[kept]).items():
                 found[leaf][kept] = rows
         return nested(found)["obs"]
 
@@ -303,7 +303,7 @@ class Rings:
             uses = np.zeros(parts[0].shape[: self._axes], np.int32) if uses is None else uses
             targets, parts = [*targets, self._notes["uses"]], [*parts, uses]
         if not self.store_next_obs:
-            targets, parts = [*targets, self._notes["aside"]], [*parts, self._kept_aside(parts, first, start)]
+            targets, parts = [*targets, self._notes["aside"]], [*parts, self._put_final_obs(parts, first, start)]
         if self._shared:
             parts = [*self._numbered(parts, first), *parts[len(self._given) :]]
             if self.written + steps > self.length:
@@ -374,7 +374,7 @@ class Rings:
         columns = RecordColumns(stored, length * envs, new, of_leaf)
         self._shared = list(shared.values())
         self._stored, self.capacity, self.length, self.envs, self.flat = columns, capacity, length, envs, flat
-        self._aside = FinalObservations({} if self.store_next_obs else observed)
+        self._final_obs = FinalObservations({} if self.store_next_obs else observed)
         self._leaves = tuple(stored)
         steps = (length,) if flat else (length, envs)
         by_step = {leaf: array.reshape(*steps, *array.shape[1:]) for leaf, array in columns.arrays.items()}
@@ -420,7 +420,7 @@ class Rings:
         begins[0] |= not self.written
         return begins
 
-    def _kept_aside(self, written: list[Array], first: int, start: int) -> Array:
+    def _put_final_obs(self, written: list[Array], first: int, start: int) -> Array:
         """Store `next_obs` separately where the next row lacks it, for now those of the newest rows; places, or −1."""
         axes = self._axes
         places, parts = self._notes["aside"], dict(zip(self._given, written))
@@ -432,17 +432,17 @@ class Rings:
         if self.written:
             newest = self._newest
             slots, wrong = self._flat_notes["aside"], np.zeros(self.envs, np.bool_)
-            for leaf, rows in self._aside.take(slots[newest]).items():
+            for leaf, rows in self._final_obs.take(slots[newest]).items():
                 wrong |= _any(rows != pairs[leaf][0][0].reshape(rows.shape), 1)
-            self._aside.free(slots[newest[~wrong]])
+            self._final_obs.free(slots[newest[~wrong]])
             slots[newest[~wrong]] = -1
         over = np.arange(start, start + len(differ) - first) % self.length
         over = over[over < min(self.written, self.length)]
         overwritten = places[over]
-        self._aside.free(overwritten[overwritten >= 0])
+        self._final_obs.free(overwritten[overwritten >= 0])
         found = np.full(differ.shape, -1, np.int32)
         differ[:first] = False
-        found[differ] = self._aside.put({leaf: next_obs[differ] for leaf, (_, next_obs) in pairs.items()})
+        found[differ] = self._final_obs.put({leaf: next_obs[differ] for leaf, (_, next_obs) in pairs.items()})
         return found
 
     def _numbered(self, parts: list[Array], first: int) -> list[Array]:
@@ -485,7 +485,7 @@ class Rings:
         if not self.store_next_obs:
             places = self._flat_notes["aside"][: self.size]
             slots = np.flatnonzero(places >= 0)
-            state["aside"] = {"slots": slots, "rows": nested(self._aside.take(places[slots])).to_dict()}
+            state["aside"] = {"slots": slots, "rows": nested(self._final_obs.take(places[slots])).to_dict()}
         if self._shared:
             of: dict[int, list[list[str]]] = {id(frames): [] for frames in self._shared}
             for leaf, frames in self._in_use.shared.items():
@@ -586,9 +586,9 @@ class Rings:
                 notes.array("uses", np.int32, (self.size,), least=0) if counted else 0
             )
         if not self.store_next_obs:
-            self._load_aside(saved.inside("aside"))
+            self._load_final_obs(saved.inside("aside"))
 
-    def _load_aside(self, saved: Saved) -> None:
+    def _load_final_obs(self, saved: Saved) -> None:
         """Restore the next observations that no next row holds: at least those of the newest rows."""
         slots = saved.array("slots", np.int64, (None,), least=0, most=self.size - 1)
         if (np.diff(slots) <= 0).any() or not np.isin(self._newest, slots).all():
@@ -599,7 +599,7 @@ class Rings:
         if specs != stored or any(len(column) != len(slots) for column in rows.values()):
             saved.refuse("rows", f"observations like the stored ones, for {len(slots)} slots")
         self._flat_notes["aside"][: self.size] = -1
-        self._flat_notes["aside"][slots] = self._aside.put(rows)
+        self._flat_notes["aside"][slots] = self._final_obs.put(rows)
 
     def __getstate__(self) -> dict[str, Any]:
         made = {

@@ -102,7 +102,7 @@ def content(rings: Rings, newest_version: int | None) -> dict[str, float]:
     if ends:
         found["episodes"] = int(np.count_nonzero(np.logical_or.reduce(ends)))
     if not rings.store_next_obs:
-        found["next_obs_aside"] = rings.aside
+        found["next_obs_aside"] = rings.num_final_obs
     if rings.count_uses:
         found["mean_uses"] = float(rings.uses(stored).mean())
     if newest_version is not None:
