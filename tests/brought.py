@@ -129,7 +129,7 @@ def trained(row: dict[str, str], out: str) -> None:
     import flowrl
     from flowrl.cli.main import cli
     from flowrl.envs import make_env
-    from flowrl.envs.games.seats import SeatsEnv
+    from flowrl.envs.games.seats import GameEnv
     from flowrl.tools.doctor import diagnose
 
     whole, resumed = Path(out, "whole"), Path(out, "resumed")
@@ -151,7 +151,7 @@ def trained(row: dict[str, str], out: str) -> None:
         if problems := [f"{each.about}: {each.text}" for each in report.findings if each.level == "problem"]:
             came += f"; the doctor finds {'; '.join(problems)}"
         with closing(make_env(config.env, config.env_args, wrappers=config.wrappers)) as env:
-            if isinstance(env, SeatsEnv):
+            if isinstance(env, GameEnv):
                 agent, obs = next(iter(env.game.reset(0).items()))
                 assert env.game.action_spaces[agent].contains(policy.act(obs))
             else:

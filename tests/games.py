@@ -13,7 +13,7 @@ from flowrl.data import Batch
 from flowrl.data.multi_agent import MultiAgentBatch
 from flowrl.data.steps import real_rows
 from flowrl.envs.games import Game, Turn
-from flowrl.envs.games.seats import Seating, SeatsEnv
+from flowrl.envs.games.seats import GameEnv, Seating
 from flowrl.envs.managers.games import GameManager
 from flowrl.rollout.games_worker import GamesWorker
 from flowrl.rollout.policy_map import SHARED, Agents, Match, PolicyMap
@@ -151,7 +151,7 @@ class Arrangement(NamedTuple):
     alike: bool = True
 
     @property
-    def game(self) -> Callable[[], SeatsEnv]:
+    def game(self) -> Callable[[], GameEnv]:
         return partial(made, self.order, self.alike)
 
     @property
@@ -165,8 +165,8 @@ class Arrangement(NamedTuple):
         return GamesWorker(GameManager(manager, policy_map.seating), self.policies(), policy_map, seed=3, index=4)
 
 
-def made(order: str, alike: bool) -> SeatsEnv:
-    return SeatsEnv(RandomGame(order, alike))
+def made(order: str, alike: bool) -> GameEnv:
+    return GameEnv(RandomGame(order, alike))
 
 
 def one() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from flowrl.envs.adapters.by_agent import WAY_OUT, looks_like_agents
 from flowrl.envs.adapters.convert import converted
 from flowrl.envs.closing import closing
 from flowrl.envs.games.model import GameModel
-from flowrl.envs.games.seats import TABLE, TURN, Seating, SeatsEnv
+from flowrl.envs.games.seats import TABLE, TURN, GameEnv, Seating
 from flowrl.envs.goals import GoalFunctions, goal_functions
 from flowrl.envs.hybrid import of_arrays
 from flowrl.envs.infos import InfoKeys, fills_of
@@ -156,7 +156,7 @@ class Environments:
                 manager: Manager = _of_vector(first, self.spec, self.kind, self.options, self.episode_seeds)
             else:
                 manager = EnvManager([first], episode_seeds=self.episode_seeds)
-            seating = first.seating if isinstance(first, SeatsEnv) else None
+            seating = first.seating if isinstance(first, GameEnv) else None
             return Seen(manager.observation_space, manager.action_space, goal_functions(first), seating)
         finally:
             if not self.is_one_object:
@@ -181,9 +181,9 @@ def model_of(spec: Any, env_args: Mapping[str, Any] | None = None, wrappers: Seq
     Raises: ConfigError like `EnvFactory`, and for an environment that is no game or a game without a model.
     """
     with _made_to_look(spec, env_args, wrappers) as made:
-        model = made.game.model() if isinstance(made, SeatsEnv) else None
+        model = made.game.model() if isinstance(made, GameEnv) else None
     if model is None:
-        what = "the game has none" if isinstance(made, SeatsEnv) else "it is no game"
+        what = "the game has none" if isinstance(made, GameEnv) else "it is no game"
         raise ConfigError(
             f"{name_of(spec)}: a search needs a model of the game, and {what}: take flowrl:tic_tac_toe or "
             "flowrl:connect_four without wrappers, or give a Game of your own a method model()"

@@ -14,10 +14,10 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as VectorRecordEpi
 from flowrl.envs.adapters.envpool import RECORD
 from flowrl.envs.adapters.pettingzoo import with_masks
 from flowrl.envs.games.game import Game
+from flowrl.envs.games.game_infos import GameInfoColumns
 from flowrl.envs.games.hierarchy import hierarchy
 from flowrl.envs.games.join_agents import JoinAgents
-from flowrl.envs.games.seat_infos import SeatInfoColumns
-from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.games.seats import GameEnv
 from flowrl.envs.games.team import Team
 from flowrl.envs.games.wrappers import AgentId, BaseGameWrapper, FiniteHorizon, GlobalState, PadSpaces
 from flowrl.envs.infos import InfoColumns, VectorInfoColumns
@@ -83,19 +83,19 @@ def wrap(env: gymnasium.Env[Any, Any], wrappers: Sequence[str | Wrap]) -> gymnas
 
     Raises: ConfigError for any other wrapper of a game.
     """
-    if isinstance(env, SeatsEnv):
+    if isinstance(env, GameEnv):
         return _wrapped_game(env, wrappers)
     made = [wrapper_of(each) for each in wrappers]
     if not all(_keeps_rewards(each) for each in made) and has_raw_returns(env) and recorder(env) is None:
         env = RawRecorder(env)
     for at, (text, each) in enumerate(zip(wrappers, made), 1):
         env = _applied(each, env, text, gymnasium.Env)
-        if isinstance(env, SeatsEnv):
+        if isinstance(env, GameEnv):
             return _wrapped_game(env, wrappers[at:])
     return env
 
 
-def _wrapped_game(env: SeatsEnv, wrappers: Sequence[str | Wrap]) -> gymnasium.Env[Any, Any]:
+def _wrapped_game(env: GameEnv, wrappers: Sequence[str | Wrap]) -> gymnasium.Env[Any, Any]:
     game, columns = env.game, None
     for text in wrappers:
         made = wrapper_of(text)
@@ -104,13 +104,13 @@ def _wrapped_game(env: SeatsEnv, wrappers: Sequence[str | Wrap]) -> gymnasium.En
         elif made is ActionMask:
             game = with_masks(game)
         elif isinstance(made, _WithArguments) and made.wrapper is InfoColumns:
-            columns = attrs.evolve(made, wrapper=SeatInfoColumns)
+            columns = attrs.evolve(made, wrapper=GameInfoColumns)
         else:
             raise ConfigError(
                 f"the wrapper {name_of(text)} is for an environment of one agent, but {env} is a game of "
                 f"{len(env.seating.agents)} (see flowrl.envs.games): leave it out, and wrap the game where it is made"
             )
-    seats = env if game is env.game else SeatsEnv(game)
+    seats = env if game is env.game else GameEnv(game)
     return seats if columns is None else columns(seats)
 
 

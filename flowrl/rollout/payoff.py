@@ -127,7 +127,7 @@ def payoffs(
     for name, player in players.items():
         for agent in seating.agents:
             kind = seating.kind_of(agent)
-            seats[name, agent] = seated(name, player, agent, kind.observation_space, kind.action_space)
+            seats[name, agent] = policy_of(name, player, agent, kind.observation_space, kind.action_space)
     returns = np.zeros((len(players), len(players), episodes, 2))
     for a, first in enumerate(players):
         for b, second in enumerate(players):
@@ -158,7 +158,7 @@ def _by_game(played: Sequence[Episode], agents: Sequence[str]) -> npt.NDArray[np
     return np.array(rows)
 
 
-def seated(name: str, player: Player, agent: str, *spaces: Space) -> Any:
+def policy_of(name: str, player: Player, agent: str, *spaces: Space) -> Any:
     """The policy with which a player plays an agent."""
     if isinstance(player, Mapping):
         if agent not in player:

@@ -42,7 +42,7 @@ FAULTS = [
     ),
     Fault(
         "M5",
-        "flowrl/data/replay/seat_runs.py",
+        "flowrl/data/replay/agent_runs.py",
         "        goes_on = ~ended & ~newest\n",
         "        goes_on = ~ended & ~newest & (rows['count'] == 0)\n",
         ADDERS + "test_replayed_sequences_and_episodes_are_those_of_whole_games",

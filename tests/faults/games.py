@@ -65,10 +65,10 @@ FAULTS = [
     ),
     Fault(
         "T12",
-        "flowrl/envs/games/seat_infos.py",
+        "flowrl/envs/games/game_infos.py",
         "{} if agent in actions else self._heard[agent]",
         "self._heard[agent]",
-        "tests/envs/games/test_seat_infos.py::test_every_answer_has_the_newest_numbers_since_the_action",
+        "tests/envs/games/test_game_infos.py::test_every_answer_has_the_newest_numbers_since_the_action",
     ),
     Fault("M11", JOIN, "                    part.leave()", "                    pass", BY_PLAYER),
     Fault("M11", JOIN, "reward.get(of.name, 0.0) + float(gain)", "float(gain)", BY_PLAYER),

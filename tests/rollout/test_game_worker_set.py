@@ -173,9 +173,9 @@ def test_games_that_cannot_be_saved_are_cut_and_counted(num_workers: int) -> Non
 
 
 def locked() -> Any:
-    from flowrl.envs.games.seats import SeatsEnv
+    from flowrl.envs.games.seats import GameEnv
 
-    return SeatsEnv(Locked())
+    return GameEnv(Locked())
 
 
 def test_a_checkpoint_on_disk_is_that_of_a_run_in_the_middle_of_games(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from flowrl.data.steps import real_rows, real_steps
 from flowrl.engine.context import Context
 from flowrl.envs import Episode
 from flowrl.envs.games import Game, Turn
-from flowrl.envs.games.seats import Seating, SeatsEnv
+from flowrl.envs.games.seats import GameEnv, Seating
 from flowrl.envs.managers.games import GameManager
 from flowrl.envs.managers.games import Seats as Rows
 from flowrl.envs.managers.local import EnvManager
@@ -250,8 +250,8 @@ def test_a_fault_costs_one_game(manager: str, what: str, tmp_path: Path) -> None
     seats.check(how, steps, lost={LOST: 2})
 
 
-def _broken(folder: Path, what: str, order: str = "mixed") -> SeatsEnv:
-    return SeatsEnv(Broken(folder, what, order))
+def _broken(folder: Path, what: str, order: str = "mixed") -> GameEnv:
+    return GameEnv(Broken(folder, what, order))
 
 
 @pytest.mark.parametrize("manager", ["thread", "subprocess-each"])
@@ -286,8 +286,8 @@ def test_a_game_that_cannot_be_saved_begins_anew() -> None:
     """D3, M5: no row of the old game is mixed with one of the new; noise, memory and fragments go on."""
     how = ARRANGEMENTS["by match"]
 
-    def locked() -> SeatsEnv:
-        return SeatsEnv(Locked())
+    def locked() -> GameEnv:
+        return GameEnv(Locked())
 
     worker, other, seats = how.worker(game=locked), how.worker(game=locked), Seats()
     seats.add(worker.sample(4))
@@ -350,8 +350,8 @@ def clock(i: int) -> Any:
     return clock_factories(TABLE, noisy=True, kind=EchoEnv)[i]()
 
 
-def clock_game(i: int) -> SeatsEnv:
-    return SeatsEnv(OneAgent(clock(i)))
+def clock_game(i: int) -> GameEnv:
+    return GameEnv(OneAgent(clock(i)))
 
 
 def test_another_policy_acts_from_now_on() -> None:
@@ -406,7 +406,7 @@ class Late(Game):
 
 def test_a_new_game_asks_only_whose_turn_it_is() -> None:
     """M4: also after steps in which everyone acted and was answered."""
-    games = GameManager(EnvManager([SeatsEnv(Late()) for _ in range(2)]), Seating.of(Late()))
+    games = GameManager(EnvManager([GameEnv(Late()) for _ in range(2)]), Seating.of(Late()))
     seats = Rows(games, ["first", "second"])
     games.launch(0)
     for _ in range(2):

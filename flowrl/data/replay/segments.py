@@ -9,10 +9,10 @@ import numpy as np
 
 from flowrl.data.batch import Batch
 from flowrl.data.columns import ENDS, PROVENANCE, episode_breaks
+from flowrl.data.replay.agent_runs import AHEAD, BACK, AgentRuns
 from flowrl.data.replay.buffer import ReplayBuffer
 from flowrl.data.replay.eligibility import Eligibility
 from flowrl.data.replay.ring_storage import Rings
-from flowrl.data.replay.seat_runs import AHEAD, BACK, SeatRuns
 from flowrl.data.replay.transitions import transitions
 from flowrl.data.replay.tree import Leaf, Spec
 from flowrl.data.steps import is_fragment, pad, real_steps
@@ -41,7 +41,7 @@ class SegmentStorage(Rings):
     Each step is tested once whether it completes a span: when its successor is written, which shows whether the episode
     goes on, or at once if the step ended it. Steps are numbered 0, 1, 2 ... in each ring, in the order of writing. A
     run is the part of an episode that was written without a gap, including steps overwritten since. Its steps are side
-    by side in their ring; only seats of games, whose rows name them by `env_id` and `agent`, share one: `SeatRuns`.
+    by side in their ring; only seats of games, whose rows name them by `env_id` and `agent`, share one: `AgentRuns`.
     """
 
     def __init__(self, capacity: int, spans: Spans, **options: Any) -> None:
@@ -55,13 +55,13 @@ class SegmentStorage(Rings):
         self.longest_run = 0
         """Steps of the longest run so far."""
         self._begin: Index = np.zeros(0, np.int64)  # by ring, the first step of the newest step's run
-        self._seats: SeatRuns | None = None
+        self._seats: AgentRuns | None = None
 
     def _allocate(self, specs: Mapping[Leaf, Spec], envs: int, *, flat: bool, axes: Mapping[Spec, int | None]) -> None:
         super()._allocate(specs, envs, flat=flat, axes=axes)
         self.span = np.zeros((2, self.length * envs), np.int32)
         if envs == 1 and {("env_id",), ("agent",)} <= specs.keys():
-            self._seats = SeatRuns(self.length)
+            self._seats = AgentRuns(self.length)
 
     @property
     def bytes(self) -> int:
@@ -115,7 +115,7 @@ class SegmentStorage(Rings):
         self.span[:, slot] = steps[complete], warm_up[complete]
         return slot
 
-    def _opened_of_seats(self, seats: SeatRuns, told: Batch, begins: Mask, cut: bool) -> Index:
+    def _opened_of_seats(self, seats: AgentRuns, told: Batch, begins: Mask, cut: bool) -> Index:
         """The same for new steps `[B]` of seats that share the ring."""
         rows, number, count, ended, over, settled = seats.add(told, self.written, begins, cut=cut)
         self.longest_run = max(self.longest_run, int(count.max()))

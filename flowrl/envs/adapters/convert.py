@@ -12,7 +12,7 @@ from flowrl.envs import games
 from flowrl.envs.adapters import atari, by_agent, dm_env, envpool, open_spiel, pettingzoo
 from flowrl.envs.adapters import gym as classic
 from flowrl.envs.closing import closing
-from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.games.seats import GameEnv
 from flowrl.errors import ConfigError
 
 #: The functions that make an environment by its name, for `gym:NAME` and so on.
@@ -49,7 +49,7 @@ _FOREIGN = {
 
 
 def converted(made: Any, agents: bool | None = None, again: Callable[[], Any] | None = None) -> Any:
-    """Convert to a `gymnasium.Env`: a game, also one in another library's interface, to a `SeatsEnv`.
+    """Convert to a `gymnasium.Env`: a game, also one in another library's interface, to a `GameEnv`.
 
     `agents`: whether one that looks like agents has some; None: if it says so itself (R2). Where only its rewards can
     tell, it acts one step, and is closed for a new one that `again` makes.
@@ -88,4 +88,4 @@ def converted(made: Any, agents: bool | None = None, again: Callable[[], Any] | 
             return converted(again(), agents)
         if agents:
             made = by_agent.game_of(made)
-    return SeatsEnv(made) if isinstance(made, games.Game) else made
+    return GameEnv(made) if isinstance(made, games.Game) else made

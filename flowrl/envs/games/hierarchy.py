@@ -14,7 +14,7 @@ from gymnasium import spaces
 from flowrl.data.columns import ACTION_MASK
 from flowrl.data.types import Array
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.games.seats import WHOLE, SeatsEnv
+from flowrl.envs.games.seats import WHOLE, GameEnv
 from flowrl.envs.infos import ELSEWHERE, SUCCESS, checked_info
 from flowrl.envs.spec import function_of
 from flowrl.envs.wrappers import recorder, running
@@ -217,7 +217,7 @@ class Hierarchy(Game):
         worker_gamma: float = 0.99,
         **how: Any,
     ) -> None:
-        if not isinstance(env, gymnasium.Env) or isinstance(env, SeatsEnv):
+        if not isinstance(env, gymnasium.Env) or isinstance(env, GameEnv):
             raise ConfigError(f"the wrapper Hierarchy is for an environment of one agent, not for {env}")
         self.env, self.levels = env, Levels(env.observation_space, **how)
         goals = self.levels.goals
@@ -278,9 +278,9 @@ class Hierarchy(Game):
         return {"episode": {"r": return_, "l": length}, **success}
 
 
-def hierarchy(env: gymnasium.Env[Any, Any], **how: Any) -> SeatsEnv:
+def hierarchy(env: gymnasium.Env[Any, Any], **how: Any) -> GameEnv:
     """The wrapper `Hierarchy`: see the class."""
-    return SeatsEnv(Hierarchy(env, **how))
+    return GameEnv(Hierarchy(env, **how))
 
 
 def _reward(name: str, goals: Goals) -> Intrinsic:

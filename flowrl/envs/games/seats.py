@@ -1,4 +1,4 @@
-"""SeatsEnv: a game as one gymnasium environment, so that every manager steps, times, saves and replaces it (M1)."""
+"""GameEnv: a game as one gymnasium environment, so that every manager steps, times, saves and replaces it (M1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flowrl.envs.spaces import (
 )
 from flowrl.errors import ConfigError, SchemaError
 
-#: The key of the table of seats in the observation of a `SeatsEnv`; the others are kinds of agents.
+#: The key of the table of seats in the observation of a `GameEnv`; the others are kinds of agents.
 TABLE = "seats"
 #: The name of the game itself among those of its agents, as in `Episode.agent`.
 WHOLE = ""
@@ -74,7 +74,7 @@ class Kind:
 
 @attrs.frozen
 class Seating:
-    """The agents of a game, and where each one's observation and action is in those of a `SeatsEnv`.
+    """The agents of a game, and where each one's observation and action is in those of a `GameEnv`.
 
     Raises: ConfigError: no agents, an agent twice or without a space, spaces that are not arrays, or a mask that does
     not fit the actions.
@@ -123,7 +123,7 @@ class Seating:
 
     @property
     def observation_space(self) -> gymnasium.spaces.Dict:
-        """The space of a `SeatsEnv`: the stacked observations of each kind, and the table."""
+        """The space of a `GameEnv`: the stacked observations of each kind, and the table."""
         stacks = {}
         for kind in self.kinds:
             one = copy.deepcopy(kind.observation_space)
@@ -148,7 +148,7 @@ class Seating:
 
 
 class _Actions(ActionsOfMany):
-    """The actions of a `SeatsEnv`; samples are of each agent's own space, which `seed` seeds."""
+    """The actions of a `GameEnv`; samples are of each agent's own space, which `seed` seeds."""
 
     def __init__(self, seating: Seating) -> None:
         self._seating = seating
@@ -232,7 +232,7 @@ class Seat:
         return self._action_dtype.type(actions.item(self._part.start))
 
 
-class SeatsEnv(gymnasium.Env[dict[str, Any], Any], RecordsEpisodes):
+class GameEnv(gymnasium.Env[dict[str, Any], Any], RecordsEpisodes):
     """A game as one environment: observations `{kind: [agents of it, ...], "seats": [agents, columns of Of]}`.
 
     An agent's reward is what it gains from its action to its next turn, or to its end (M1), discounted by the game if

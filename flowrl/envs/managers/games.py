@@ -141,7 +141,7 @@ def _flat(stack: Observations, agents: slice | list[int]) -> Observations:
 
 
 def is_of_games(manager: Manager) -> bool:
-    """Whether a manager steps games of several agents, `SeatsEnv`."""
+    """Whether a manager steps games of several agents, `GameEnv`."""
     space = manager.observation_space
     return isinstance(space, gymnasium.spaces.Dict) and TABLE in space.spaces
 
@@ -162,7 +162,7 @@ class GameManager:
     length that of the game.
 
     Args:
-        games: A manager of `SeatsEnv`, not launched yet.
+        games: A manager of `GameEnv`, not launched yet.
 
     Attributes:
         t: `[games, agents]`: the steps of each seat in its episode.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from flowrl.data.batch import Batch
 from flowrl.envs.closing import close_each
-from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.games.seats import GameEnv
 from flowrl.envs.infos import begun, ends_of, kept
 from flowrl.envs.managers.base import Manager, StepResult, check_number
 from flowrl.envs.managers.env_runner import figures, forget
@@ -58,7 +58,7 @@ class EnvManager(Manager):
         self._written: Batch | None = None  # the observations of games, which they write themselves
 
     def _share_memory(self) -> None:
-        games = [env for env in self._envs if isinstance(env, SeatsEnv)]
+        games = [env for env in self._envs if isinstance(env, GameEnv)]
         if self._written is None and len(games) == self.num_envs:
             self._written = make_store(self._stored_space, self.num_envs)
             for env_id, game in enumerate(games):

@@ -19,7 +19,7 @@ from gymnasium.wrappers import TimeLimit
 from flowrl.data.finite import EXPECTED, LARGEST
 from flowrl.envs import Environments, Manager, VectorEnvManager
 from flowrl.envs.adapters.gym import ClassicEnv
-from flowrl.envs.games.seats import SUCCESS, TABLE, SeatsEnv
+from flowrl.envs.games.seats import SUCCESS, TABLE, GameEnv
 from flowrl.envs.infos import success_of
 from flowrl.envs.masks import UNASKED, ActionsOfMany, unasked_mask
 from flowrl.envs.pictures import remarks
@@ -56,7 +56,7 @@ def network(manager: Manager, env: Any) -> Findings:
     from flowrl.policies import PPOPolicy  # and torch
 
     each: dict[str, Any] = {"": (manager.observation_space, manager.action_space)}
-    if isinstance(env, SeatsEnv):
+    if isinstance(env, GameEnv):
         each = {f"{kind.agents[0]}: ": (kind.observation_space, kind.action_space) for kind in env.seating.kinds}
     for agent, (seen, chosen) in each.items():
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from flowrl.envs import make_env, make_manager
 from flowrl.envs.adapters.open_spiel import OpenSpielGame, make
-from flowrl.envs.games.seats import Of, SeatsEnv
+from flowrl.envs.games.seats import GameEnv, Of
 from flowrl.errors import ConfigError
 
 Rows = dict[str, list[Any]]
@@ -81,7 +81,7 @@ def in_their_loop(game: Any, seed: int) -> Rows:
 
 def through_seats(game: OpenSpielGame, seed: int) -> Rows:
     """The rows of each seat."""
-    env, over = SeatsEnv(game), False
+    env, over = GameEnv(game), False
     rows: Rows = {agent: [] for agent in game.possible_agents}
     open_: dict[str, Any] = {}
     obs, _ = env.reset(seed=seed)
@@ -182,7 +182,7 @@ def test_parameters_are_in_the_name_in_arguments_or_in_both() -> None:
     named, given = make("goofspiel(players=2,num_cards=4)"), make("goofspiel(players=2)", num_cards=4)
     assert str(named) == str(given) == str(make("goofspiel", players=2, num_cards=4))
     env = make_env(lambda: named)  # a game as an object
-    assert isinstance(env, SeatsEnv)
+    assert isinstance(env, GameEnv)
     assert env.seating.agents == ("player_0", "player_1")
     env.reset(seed=0)
     assert "Point card" in env.render()

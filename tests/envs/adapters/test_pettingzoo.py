@@ -15,7 +15,7 @@ from pettingzoo.utils import conversions
 
 from flowrl.envs import Environments, make_env, make_manager
 from flowrl.envs.adapters.pettingzoo import ParallelGame, PettingZooGame, TurnBasedGame, _tell_of_masks, make
-from flowrl.envs.games.seats import Of, SeatsEnv
+from flowrl.envs.games.seats import GameEnv, Of
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.rollout.video import filmed
 
@@ -122,7 +122,7 @@ def together(env: Any, seed: int, act: Callable[[Any, Any, int], int]) -> Rows:
 
 def through_seats(game: PettingZooGame, seed: int, act: Callable[[Any, Any, int], int]) -> Rows:
     """The rows of each seat."""
-    env, over = SeatsEnv(game), False
+    env, over = GameEnv(game), False
     rows: Rows = {agent: [] for agent in game.possible_agents}
     open_: dict[str, Any] = {}
     obs, _ = env.reset(seed=seed)
@@ -142,7 +142,7 @@ def through_seats(game: PettingZooGame, seed: int, act: Callable[[Any, Any, int]
     return rows
 
 
-def seen_by(env: SeatsEnv, obs: Any, agent: str) -> Any:
+def seen_by(env: GameEnv, obs: Any, agent: str) -> Any:
     kind = env.seating.kind_of(agent)
     stack, at = obs[kind.name], kind.agents.index(agent)
     return {key: part[at] for key, part in stack.items()} if isinstance(stack, dict) else stack[at]
@@ -180,7 +180,7 @@ def test_a_single_agent_is_one_environment() -> None:
 def test_agents_that_may_act_at_once_do() -> None:
     """A turn-based environment that says is_parallelizable."""
     env, again = make_env(taking_turns), Visitors(leave=False)
-    assert isinstance(env, SeatsEnv)
+    assert isinstance(env, GameEnv)
     assert isinstance(env.game, ParallelGame)
 
     def act(agent: int, obs: Any, at: int) -> int:
@@ -242,12 +242,12 @@ def test_the_wrapper_of_masks_gives_each_agent_its_own(caplog: pytest.LogCapture
         make_env(Visitors).reset(seed=0)
     assert caplog.text.count("visitors_v0: info has an action_mask, which policies do not read") == 1
     env = make_env(Visitors, wrappers=["ActionMask"])
-    assert isinstance(env, SeatsEnv)
+    assert isinstance(env, GameEnv)
     assert "action_mask" in env.game.observation_spaces["0"].spaces  # type: ignore[attr-defined]
 
 
 def test_success_is_that_of_each_agent() -> None:
-    env = SeatsEnv(ParallelGame(Visitors()))
+    env = GameEnv(ParallelGame(Visitors()))
     obs, _ = env.reset(seed=0)
     over = False
     while not over:
@@ -335,7 +335,7 @@ def test_all_agents_of_a_game_are_in_one_film(tmp_path: Path) -> None:
 
 def test_a_game_renders_and_closes_its_environment() -> None:
     env = make("classic/rps-v2", render_mode="rgb_array")
-    game = SeatsEnv(ParallelGame(env))
+    game = GameEnv(ParallelGame(env))
     assert game.render_mode == "rgb_array"
     assert str(game) == "rps_v2"
     game.reset(seed=0)

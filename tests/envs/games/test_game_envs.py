@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from flowrl.envs import make_env, make_manager
 from flowrl.envs.games import Game, make
-from flowrl.envs.games.seats import Of, SeatsEnv
+from flowrl.envs.games.seats import GameEnv, Of
 from flowrl.envs.masks import valid_sample
 from flowrl.errors import ConfigError
 from flowrl.plans import A2C
@@ -45,7 +45,7 @@ class Countdown(gymnasium.Env[Any, Any]):
 def test_dictionaries_by_agent_are_a_game() -> None:
     """M1: whose episode ended is not asked again, though its observation stays in the dictionary."""
     env = make_env(Countdown)
-    assert isinstance(env, SeatsEnv)
+    assert isinstance(env, GameEnv)
     obs, _ = env.reset(seed=0)
     tables = [obs["seats"]]
     over = False
@@ -190,8 +190,8 @@ def test_sensors_and_motors_with_one_reward_are_one_agent(kind: str, manager: st
 def test_agents_are_declared_or_have_a_reward_each(kind: str, how: dict[str, Any], agents: int) -> None:
     """R2: spaces with several entries alone say nothing; whoever sets `agents` says it all."""
     env = make_env(Robot, {"kind": kind, **how})
-    assert (len(env.seating.agents) if isinstance(env, SeatsEnv) else 1) == agents
-    assert isinstance(make_env(Robot, {"kind": kind, **how}, agents=True), SeatsEnv)
+    assert (len(env.seating.agents) if isinstance(env, GameEnv) else 1) == agents
+    assert isinstance(make_env(Robot, {"kind": kind, **how}, agents=True), GameEnv)
 
 
 def test_the_setting_agents_makes_agents_of_entries(caplog: pytest.LogCaptureFixture) -> None:
@@ -208,7 +208,7 @@ def test_the_setting_agents_makes_agents_of_entries(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize("spec", ["flowrl:tic_tac_toe", "flowrl.envs.games.tic_tac_toe:TicTacToe", make("tic_tac_toe")])
 def test_a_game_is_an_environment_by_any_way(spec: Any) -> None:
     env = make_env(spec)
-    assert isinstance(env, SeatsEnv)
+    assert isinstance(env, GameEnv)
     assert isinstance(env.game, Game)
     assert make_manager(spec, 1).num_envs == 1
 

@@ -16,7 +16,7 @@ from flowrl.data.advantages import with_advantages
 from flowrl.data.steps import one_step_windows, real_rows
 from flowrl.envs.corridor import cue_corridor
 from flowrl.envs.games import Game, Turn
-from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.games.seats import GameEnv
 from flowrl.envs.make import make_env
 from flowrl.errors import ConfigError, SchemaError
 from flowrl.operators import NStep
@@ -246,14 +246,14 @@ class Discounting(Game):
 def test_discounts_of_a_game_are_announced_and_within_bounds() -> None:
     """M10: and agents that decide in no time are agents."""
     for discount, announced, message in ((0.5, False, "set discounts = True"), (1.5, True, "expected 0 to 1")):
-        env = SeatsEnv(Discounting(discount, announced))
+        env = GameEnv(Discounting(discount, announced))
         env.reset(seed=0)
         with pytest.raises(SchemaError, match=message):
             env.step(np.zeros(1))
     game = Discounting(1, True)
     game.instant = ("two",)
     with pytest.raises(ConfigError, match="instant names 'two'"):
-        SeatsEnv(game)
+        GameEnv(game)
 
 
 def test_policies_that_are_not_one_do_not_act_as_one() -> None:

@@ -1,4 +1,4 @@
-"""SeatsEnv against an obvious loop over scripted games, and what it says of games that break their contract."""
+"""GameEnv against an obvious loop over scripted games, and what it says of games that break their contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.envs.games import Game, Turn
-from flowrl.envs.games.seats import Of, SeatsEnv
+from flowrl.envs.games.seats import GameEnv, Of
 from flowrl.envs.spaces import make_store
 from flowrl.envs.wrappers import pack, unpack
 from flowrl.errors import ConfigError, SchemaError
@@ -119,8 +119,8 @@ def by_hand(turns: list[Any], actions: list[Any]) -> dict[str, Any]:
     return found
 
 
-def through_seats(env: SeatsEnv, draw: np.random.Generator, seed: int) -> tuple[dict[str, Any], list[Any], float]:
-    """The same read from observations of SeatsEnv, the actions it was given, and the sum of its rewards."""
+def through_seats(env: GameEnv, draw: np.random.Generator, seed: int) -> tuple[dict[str, Any], list[Any], float]:
+    """The same read from observations of GameEnv, the actions it was given, and the sum of its rewards."""
     found: dict[str, Any] = {agent: [[], 0.0, -1, False, False] for agent in AGENTS}
     open_: dict[str, Any] = {}
     given, total, over = [], 0.0, False
@@ -158,7 +158,7 @@ def through_seats(env: SeatsEnv, draw: np.random.Generator, seed: int) -> tuple[
     return found, given, total
 
 
-def seen(env: SeatsEnv, obs: Any, agent: str) -> Any:
+def seen(env: GameEnv, obs: Any, agent: str) -> Any:
     kind = env.seating.kind_of(agent)
     stack, at = obs[kind.name], kind.agents.index(agent)
     if agent == "eve":
@@ -180,7 +180,7 @@ def test_every_transition_is_that_of_an_obvious_loop() -> None:
     draw = np.random.default_rng(0)
     scripts = [script(draw) for _ in range(300)]
     game = Scripted(scripts)
-    env = SeatsEnv(game)
+    env = GameEnv(game)
     for seed, turns in enumerate(scripts):
         game.told.clear()
         found, actions, total = through_seats(env, draw, seed)
@@ -215,7 +215,7 @@ def test_an_action_reaches_its_agent_as_it_was(space: Any) -> None:
     obs = {"second": np.zeros(2, np.float32)}
     space.seed(0)
     game = Scripted([[obs, *[Turn(obs)] * 20]], agents)
-    env = SeatsEnv(game)
+    env = GameEnv(game)
     env.reset(seed=0)
     for _ in Leaving.possible_agents:
         action = space.sample()
@@ -232,7 +232,7 @@ def test_games_begin_with_seeds_of_the_first_one() -> None:
     begun = []
     for _ in range(2):
         game = Scripted([[{"bob": observation("bob", 0)}]] * 4)
-        env = SeatsEnv(game)
+        env = GameEnv(game)
         for seed in (3, None, None, None):
             env.reset(seed=seed)
         begun.append(game.seeds)
@@ -273,7 +273,7 @@ HERE = {"bob": NOTHING}
 )
 def test_a_game_that_breaks_its_contract_is_told_for_which_agent(turns: Any, message: str) -> None:
     """M1, M2: nothing is stored wrongly."""
-    env = SeatsEnv(Scripted([turns]))
+    env = GameEnv(Scripted([turns]))
 
     def play() -> None:
         env.reset(seed=0)
@@ -306,14 +306,14 @@ def without(name: str) -> Game:
 )
 def test_a_game_without_usable_spaces_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        SeatsEnv(make())
+        GameEnv(make())
 
 
 def test_a_saved_game_goes_on_where_it_was() -> None:
     """D3: with its open rewards, and with stores that its copy writes to."""
     draw = np.random.default_rng(1)
     for turns in [script(draw) for _ in range(5)]:
-        env = SeatsEnv(Scripted([[*turns]]))
+        env = GameEnv(Scripted([[*turns]]))
         env.reset(seed=0)
         over, action = False, np.zeros(env.action_space.shape)
         while not over:
@@ -343,7 +343,7 @@ def test_equal_games_have_equal_bytes() -> None:
     """D5: in whatever order their agents have ended, and whatever this process hashes names by."""
     saved = []
     for direction in (1, -1):
-        env = SeatsEnv(Leaving())
+        env = GameEnv(Leaving())
         env.reset(seed=0)
         env.game.order = list(Leaving.possible_agents[1:])[::direction]
         for _ in Leaving.possible_agents:
@@ -356,7 +356,7 @@ def test_equal_games_have_equal_bytes() -> None:
 def test_agents_who_act_in_every_step_gain_what_that_step_gave(alone: bool) -> None:
     """M1, M6: each answer has its own step's reward, and the return is their sum; whether others gain too or not."""
     gains = [{"bob": gain} if alone else {"ann": -gain, "bob": gain} for gain in (1.0, 2.0, 3.0)]
-    env = SeatsEnv(Scripted([[HERE, *(Turn(HERE, gain) for gain in gains)]]))
+    env = GameEnv(Scripted([[HERE, *(Turn(HERE, gain) for gain in gains)]]))
     env.reset(seed=0)
     ann, bob = np.stack([env.step(np.zeros(env.action_space.shape))[0]["seats"][:2] for _ in range(3)], 1)
     assert bob[:, Of.REWARD].tolist() == [1, 2, 3]
@@ -369,7 +369,7 @@ def test_a_game_in_memory_of_others_plays_as_in_its_own() -> None:
     """M4, D3: its row has what it would return, and a copy of it does not write there."""
     draw = np.random.default_rng(2)
     for turns in [script(draw) for _ in range(20)]:
-        env, placed = (SeatsEnv(Scripted([[*turns]])) for _ in range(2))
+        env, placed = (GameEnv(Scripted([[*turns]])) for _ in range(2))
         memory = make_store(env.observation_space, 3)
         placed.write_into(memory[1])
         assert plain(env.reset(seed=0)[0]) == plain(placed.reset(seed=0)[0].to_dict())
@@ -389,7 +389,7 @@ def test_a_game_saved_by_an_earlier_version_goes_on() -> None:
     """It had another name for the table, which held only what outlasts a step."""
     draw = np.random.default_rng(3)
     for turns in [script(draw) for _ in range(5)]:
-        env = SeatsEnv(Scripted([[*turns]]))
+        env = GameEnv(Scripted([[*turns]]))
         env.reset(seed=0)
         over, action = False, np.zeros(env.action_space.shape)
         while not over:
@@ -397,7 +397,7 @@ def test_a_game_saved_by_an_earlier_version_goes_on() -> None:
             state["_standing"] = table = state.pop("_table")
             table[:, : Of.RETURN] = 0
             del state["_steady"], state["_row"]
-            loaded = SeatsEnv.__new__(SeatsEnv)
+            loaded = GameEnv.__new__(GameEnv)
             loaded.__setstate__(state)
             answer = env.step(action)
             assert plain(loaded.step(action)) == plain(answer)
@@ -406,7 +406,7 @@ def test_a_game_saved_by_an_earlier_version_goes_on() -> None:
 
 def test_a_reward_of_nothing_after_the_end_is_no_reward() -> None:
     """As libraries give to all agents at every step."""
-    env = SeatsEnv(Scripted([[HERE, Turn(HERE, terminated=["ann"]), Turn(HERE, {"ann": 0.0, "bob": 1.0})]]))
+    env = GameEnv(Scripted([[HERE, Turn(HERE, terminated=["ann"]), Turn(HERE, {"ann": 0.0, "bob": 1.0})]]))
     env.reset(seed=0)
     for _ in range(2):
         obs, *_ = env.step(np.zeros(env.action_space.shape))

@@ -15,7 +15,7 @@ import pytest
 from flowrl.envs.games import GAMES, Turn, make
 from flowrl.envs.games.connect_four import ConnectFour
 from flowrl.envs.games.kuhn_poker import KuhnPoker
-from flowrl.envs.games.seats import SeatsEnv
+from flowrl.envs.games.seats import GameEnv
 from flowrl.envs.games.tic_tac_toe import TicTacToe
 from flowrl.errors import ConfigError
 
@@ -211,7 +211,7 @@ def test_every_game_keeps_its_contract(name: str) -> None:
 
     @cache
     def returns() -> list[Any]:
-        env, found = SeatsEnv(make(name)), []
+        env, found = GameEnv(make(name)), []
         spaces = env.game.action_spaces
         for agent, space in spaces.items():
             space.seed(len(agent))

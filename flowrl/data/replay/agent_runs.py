@@ -1,4 +1,4 @@
-"""SeatRuns: the runs of a game's seats, whose steps lie scattered over one ring."""
+"""AgentRuns: the runs of a game's seats, whose steps lie scattered over one ring."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Steps(NamedTuple):
     settled: Mask  #: whether it is known if it is: its seat's next step is there, or it ended the episode
 
 
-class SeatRuns:
+class AgentRuns:
     """Which steps of one ring follow one another in a seat's episode (M5): each knows how far away its neighbors are.
 
     A fragment of games has different numbers of rows of each seat, also none, so the steps of a run are not side by

@@ -1,4 +1,4 @@
-"""SeatInfoColumns: numbers of the `info` of each agent of a game as columns of its rows (T12)."""
+"""GameInfoColumns: numbers of the `info` of each agent of a game as columns of its rows (T12)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from flowrl.data.types import Array
 from flowrl.envs.games.game import Game, Turn
-from flowrl.envs.games.seats import ANSWERED, TABLE, SeatsEnv
+from flowrl.envs.games.seats import ANSWERED, TABLE, GameEnv
 from flowrl.envs.games.wrappers import BaseGameWrapper
 from flowrl.envs.infos import Fills, InfoColumns, InfoKeys, fills_of, number_of, shape_of
 from flowrl.errors import SchemaError
 
 
-class SeatInfoColumns(InfoColumns):
+class GameInfoColumns(InfoColumns):
     """`InfoColumns` for a game: columns `[agents, ...]` of those whose action has its answer now, 0 for the others.
 
     An agent's number is the newest that its `info` had between its action and its next turn, or its end.
@@ -24,11 +24,11 @@ class SeatInfoColumns(InfoColumns):
     its number.
     """
 
-    def __init__(self, env: SeatsEnv, keys: InfoKeys) -> None:
+    def __init__(self, env: GameEnv, keys: InfoKeys) -> None:
         own = fills_of(keys)
         self._game = _Listening(env.game, own)
         agents = len(env.seating.agents)
-        super().__init__(SeatsEnv(self._game), {key: np.zeros((agents, *shape_of(fill))) for key, fill in own.items()})
+        super().__init__(GameEnv(self._game), {key: np.zeros((agents, *shape_of(fill))) for key, fill in own.items()})
 
     def _numbers(self, obs: Any, info: Mapping[str, Any]) -> dict[str, Array]:
         columns = {key: np.zeros(shape_of(fill)) for key, fill in self._fills.items()}
