@@ -69,6 +69,14 @@ class Row(NamedTuple):
     next_obs: Any
 
 
+class Running(NamedTuple):
+    """How an episode stands: how many have ended before it, its return and its length so far."""
+
+    ended: int
+    return_: float
+    length: int
+
+
 @attrs.frozen
 class Case:
     """What somebody brings to flowrl.
@@ -103,7 +111,23 @@ class Case:
 
     def episodes(self, steps: int) -> list[Played]:
         """The first episodes of the environment alone."""
-        return played((self.alone or functools.partial(self.made, **copy.deepcopy(self.args)))(), steps)[1]
+        return played(self._alone(), steps)[1]
+
+    def stood(self, alone: bool) -> set[Running]:
+        """How the first episodes stand after each step: of the environment alone, or of what is learned from."""
+        env, found, stands = self._alone() if alone else self.wrapped(), set(), Running(0, 0.0, 0)
+        env.reset()
+        while stands.ended < 20:
+            _, reward, *ends, _ = env.step(0)
+            stands = Running(stands.ended, stands.return_ + float(reward), stands.length + 1)
+            found.add(stands)
+            if any(np.all(end) for end in ends):
+                env.reset()
+                stands = Running(stands.ended + 1, 0.0, 0)
+        return found
+
+    def _alone(self) -> gymnasium.Env[Any, Any]:
+        return (self.alone or functools.partial(self.made, **copy.deepcopy(self.args)))()
 
 
 def said_won(info: Any) -> bool | None:

@@ -133,8 +133,10 @@ def stats_key(inner: Any) -> str:
 
 
 def running(inner: Any) -> tuple[float, int]:
-    """Return and length so far of the episode that a recorder counts."""
-    if _is_monitor(inner):
+    """Return and length so far of the episode that a recorder counts; 0 steps without one."""
+    if inner is None:
+        return 0.0, 0
+    if not isinstance(inner, _RECORDERS) and _is_monitor(inner):
         return float(sum(inner.rewards)), len(inner.rewards)
     return inner.episode_returns, inner.episode_lengths
 

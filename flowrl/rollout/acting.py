@@ -110,8 +110,8 @@ class Actor:
 
     @property
     def steps(self) -> Array:
-        """`[N]`: the steps of the running episodes."""
-        steps: Array = self.manager.t
+        """`[N]`: see `Manager.steps`."""
+        steps: Array = self.manager.steps
         return steps
 
     @property

@@ -181,10 +181,18 @@ class _InGames:
     def step(self, env_steps: int | Mapping[str, int], *, wait: Array) -> tuple[None, StepResult]:
         stepped = self._players.step(env_steps, None if self._games.games.ready is None else wait)
         self._players.assign()
+        self._collect()
+        return None, stepped
+
+    def cut(self, game: int) -> None:
+        """Let a running game count as one that ended here."""
+        self._games.cut(game)
+        self._collect()
+
+    def _collect(self) -> None:
         self._episodes += self._games.finished
         self._episodes += self._of_policies(self._games.finished, self._games.drain_results())
         self._games.finished = []
-        return None, stepped
 
     def _of_policies(self, finished: Sequence[Episode], results: Sequence[MatchResult]) -> list[Episode]:
         """The agents' episodes once more as those of the policies, where these differ from match to match."""
@@ -217,7 +225,6 @@ def _play(
     """Each environment's share of the episodes, or of the first ones if these have missed the goal at a look."""
     played: list[list[Episode]] = [[] for _ in range(manager.num_envs)]
     counts, most = np.zeros(manager.num_envs, np.int64), shares_of(episodes, manager.num_envs)
-    returns = np.zeros(manager.num_envs)
     looks = [] if missed is None else [-(-LOOK // manager.num_envs) * times for times in range(1, LOOKS + 1)]
 
     def keep(episode: Episode) -> None:
@@ -228,16 +235,16 @@ def _play(
         rounds = looks.pop(0) if looks else int(most.max())
         share = np.minimum(rounds, most)
         while (counts < share).any():
-            _, step = actor.step(env_steps, wait=counts >= share)
-            returns += step.reward  # 0 where there was no transition
-            returns[manager.t == 0] = 0.0  # an episode ended, or a fault cut it
+            actor.step(env_steps, wait=counts >= share)
             # Environments that cannot wait play on: these episodes count if their shares grow.
             for episode in manager.drain():
                 if counts[episode.env_id] < most[episode.env_id]:
                     keep(episode)
             lengths = actor.steps
             for i in np.flatnonzero((lengths >= max_steps) & (counts < most)).tolist():
-                keep(Episode(i, int(manager.episode_id[i]), float(returns[i]), int(lengths[i]), cut=True))
+                keep(Episode(i, int(manager.episode_id[i]), *manager.so_far(i), cut=True))
+                if isinstance(actor, _InGames):
+                    actor.cut(i)
                 most[i] = counts[i]  # it plays no more
                 share[i] = min(share[i], most[i])
         counted = [episode for of, n in zip(played, share.tolist()) for episode in of[:n]]

@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from flowrl.data import Batch
 from flowrl.envs import Manager, make_manager
-from tests.brought_envs import CASES, Case, Played, Row
+from tests.brought_envs import CASES, Case, Played, Row, Running
 from tests.clock_envs import around, plain
 
 STEPS = 40
@@ -45,10 +45,11 @@ def managed(case: Case, kind: str) -> Iterator[Manager]:
         yield manager
 
 
-def collected(manager: Manager) -> tuple[list[list[Row]], list[list[Played]]]:
-    """Rows and episodes of each environment, when each has enough steps."""
+def collected(manager: Manager) -> tuple[list[list[Row]], list[list[Played]], set[Running]]:
+    """Rows and episodes of each environment, when each has enough steps; and how the latter stood before they ended."""
     rows: list[list[Row]] = [[] for _ in range(manager.num_envs)]
     episodes: list[list[Played]] = [[] for _ in range(manager.num_envs)]
+    stood = set()
     before = [plain(manager.obs[i]) for i in range(manager.num_envs)]
     while min(map(len, rows)) < STEPS:
         result = manager.step(np.zeros((manager.num_envs, *manager.action_space.shape), manager.action_space.dtype))
@@ -59,7 +60,9 @@ def collected(manager: Manager) -> tuple[list[list[Row]], list[list[Played]]]:
         before = [plain(manager.obs[i]) for i in range(manager.num_envs)]
         for each in manager.drain():
             episodes[each.env_id].append(Played(each.return_, each.length, each.success))
-    return rows, episodes
+        for i in np.flatnonzero((True if result.acted is None else result.acted) & ~manager.done).tolist():
+            stood.add(Running(len(episodes[i]), *manager.so_far(i)))
+    return rows, episodes, stood
 
 
 def plainly(row: Row) -> Row:
@@ -83,11 +86,12 @@ def test_what_is_brought_is_learned_from_and_reported_as_in_a_plain_loop(name: s
             collected(manager)
         return
     with managed(case, kind) as manager:
-        rows, episodes = collected(manager)
+        rows, episodes, stood = collected(manager)
     learned, as_learned = case.learned(STEPS)
     known = kind not in case.as_learned and family(kind) not in case.as_learned
     right = case.episodes(STEPS)[: len(episodes[0])] if known else as_learned
     assert len(right) > 2
+    assert stood <= case.stood(known)
     for mine, ended in zip(rows, episodes):
         assert mine[:STEPS] == list(map(plainly, learned))
         assert ended[: len(right)] == right

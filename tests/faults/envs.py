@@ -204,7 +204,7 @@ FAULTS = [
     Fault(
         "T9",
         "flowrl/envs/managers/env_runner.py",
-        "INNER_END if running(inner)[1] else OWN_END",
+        "INNER_END if length else OWN_END",
         "OWN_END",
         "tests/envs/managers/test_local.py::test_a_lost_life_is_no_episode_end_for_the_statistics",
     ),

@@ -83,9 +83,9 @@ FAULTS = [
     Fault(
         "S1",
         "flowrl/rollout/evaluation.py",
-        "        returns[manager.t == 0] = 0.0",
-        "        pass",
-        "tests/rollout/test_evaluation.py::test_a_cut_episode_has_its_own_return_alone",
+        "*manager.so_far(i), cut=True",
+        "float(manager._return[i]), int(lengths[i]), cut=True",
+        "tests/rollout/test_evaluation.py::test_a_cut_episode_is_that_of_the_environment_alone",
     ),
     Fault(
         "Q7",

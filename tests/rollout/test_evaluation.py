@@ -17,6 +17,7 @@ from flowrl.operators import Evaluate
 from flowrl.rollout import WorkerSet, evaluate, scores
 from flowrl.rollout.evaluation import implausible
 from tests.broken_envs import Stumbles
+from tests.brought_envs import EachLife, Halved, Points
 from tests.clock_envs import TERMINATED, TRUNCATED, ClockEnv, Table, clock_envs
 from tests.scripted import ScriptedPolicy
 
@@ -58,6 +59,25 @@ def test_a_cut_episode_has_its_own_return_alone() -> None:
     start = 2 * 1000 + 5  # of the second episode's clock, which counts steps and 1000 for each reset
     assert (whole.length, cut.length, cut.cut) == (5, 7, True)
     assert cut.return_ == sum(range(start + 1, start + 8))
+
+
+class Forever(Points):
+    """A game without end, of lives of three steps; its k-th step is worth k."""
+
+    games = 10**6
+
+    def lives(self) -> int:
+        return self.games - self.t // 3
+
+
+@pytest.mark.parametrize("kind", ["local", "vector", "subprocess", "async", "thread"])
+@pytest.mark.parametrize("wrappers", [[Halved], [Halved, EachLife], [Halved, EachLife, "TimeLimit(1)"]])
+def test_a_cut_episode_is_that_of_the_environment_alone(kind: str, wrappers: list[Any]) -> None:
+    """S1, R3, T9: it has the raw rewards, and lives that a wrapper ends apart are no way to go on for ever."""
+    endless = Environments(Forever, kind=kind, wrappers=wrappers)
+    played = evaluate(ScriptedPolicy(), endless, episodes=4, seed=0, num_envs=2, max_steps=7)
+    assert [each.env_id for each in played if each.cut and each.length >= 7] == [0, 1]
+    assert all(each.return_ == sum(range(1, each.length + 1)) for each in played)
 
 
 def test_a_policy_acts_in_its_eval_mode() -> None:

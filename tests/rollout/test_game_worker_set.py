@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flowrl.data.steps import real_rows
+from flowrl.envs.games import Turn
 from flowrl.errors import ConfigError
 from flowrl.operators import (
     GAE,
@@ -28,7 +29,7 @@ from flowrl.rollout.policy_map import Match
 from flowrl.rollout.remote_groups import RemoteGroups
 from flowrl.storage.checkpoint import load_checkpoint, save_checkpoint
 from flowrl.testing import same
-from tests.games import AGENTS, ARRANGEMENTS, SEEDS, Arrangement, Following, by_hand, by_match, made
+from tests.games import AGENTS, ARRANGEMENTS, SEEDS, Arrangement, Following, RandomGame, by_hand, by_match, made
 from tests.rollout.test_games_worker import Locked
 
 UNLIKE = {"bob": "second", "*": "first"}
@@ -251,6 +252,25 @@ def test_a_goal_that_is_missed_ends_the_games_early() -> None:
     """S6, S2: after the first round of all environments that makes 20 of them or more."""
     assert scores(games(ARRANGEMENTS["mixed"], 24, 3, goal={AGENTS[0]: 1e6})).episodes == 21
     assert scores(games(ARRANGEMENTS["mixed"], 24, 3, goal={AGENTS[0]: -1e6})).episodes == 24
+
+
+class Endless(RandomGame):
+    """In each step ann gains 1, bob loses 3, and everyone acts."""
+
+    def reset(self, seed: int) -> Any:
+        super().reset(seed)
+        return self._seen([*AGENTS])
+
+    def step(self, actions: Any) -> Turn:
+        return Turn(self._seen([*AGENTS]), {"ann": 1.0, "bob": -3.0})
+
+
+def test_a_cut_game_counts_for_its_agents_too() -> None:
+    """S1, M4: with what each has gained so far."""
+    found = evaluate(Following(), Endless, episodes=4, seed=0, num_envs=2, max_steps=5)
+    assert all((each.length, each.cut) == (5, True) for each in found)
+    assert [each.agent for each in found] == ["", "", *AGENTS, *AGENTS]
+    assert [each.return_ for each in found] == [-10.0, -10.0, *(2 * [5.0, -15.0, 0.0])]
 
 
 # -- what cannot be

@@ -72,7 +72,7 @@ class EnvPool(VectorEnv[Any, Any, Any]):
             self._pool = self._envpool.make_gymnasium(self._id, **self._args, **more)
         with _quietly():
             obs, info = self._pool.reset()
-        self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+        self.episode_returns, self.episode_lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         self._resetting = np.zeros(self.num_envs, np.bool_)
         return obs, info
 
@@ -87,13 +87,13 @@ class EnvPool(VectorEnv[Any, Any, Any]):
 
     def _with_record(self, ended: Mask, truncated: Mask, info: dict[str, Any]) -> dict[str, Any]:
         played, self._resetting = ~self._resetting, ended
-        self._returns += np.where(played, info["reward"], 0.0)
-        self._lengths += played
+        self.episode_returns += np.where(played, info["reward"], 0.0)
+        self.episode_lengths += played
         over = played & (truncated | (info["terminated"] != 0))
         if not over.any():
             return info
-        record = {"r": self._returns.copy(), "l": self._lengths.copy(), "t": np.zeros(self.num_envs)}
-        self._returns[over], self._lengths[over] = 0.0, 0
+        record = {"r": self.episode_returns.copy(), "l": self.episode_lengths.copy(), "t": np.zeros(self.num_envs)}
+        self.episode_returns[over], self.episode_lengths[over] = 0.0, 0
         return {**info, RECORD: record, f"_{RECORD}": over}
 
     def close_extras(self, **kwargs: Any) -> None:

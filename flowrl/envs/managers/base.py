@@ -155,6 +155,7 @@ class Manager(abc.ABC):
         self._actions_shape = (num_envs, *action_shape)
         self.episode_id = np.zeros(num_envs, np.int64)
         self.t = np.zeros(num_envs, np.int64)
+        self._lived = np.zeros(num_envs, np.int64)  # in no state: only evaluations, which begin anew, ask for `steps`
         self.done = np.zeros(num_envs, np.bool_)
         self.finished: list[Episode] = []
         self.cut_episodes = 0
@@ -251,6 +252,21 @@ class Manager(abc.ABC):
     def follow(self, decisions: Decisions) -> None:
         """Ask these decisions from now on."""
         self.decisions = decisions
+
+    @property
+    def steps(self) -> npt.NDArray[np.int64]:
+        """`[N]`: the steps of each running episode, with those of its lives before that a wrapper ended (T9)."""
+        steps: npt.NDArray[np.int64] = self._lived + self.t
+        return steps
+
+    def so_far(self, env_id: int) -> tuple[float, int]:
+        """Raw return and length (S1) of the running episode of an environment that has just stepped."""
+        return_, length = self._recorded(env_id)
+        return (return_, length) if length else (float(self._return[env_id]), self.t.item(env_id))
+
+    def _recorded(self, env_id: int) -> tuple[float, int]:
+        """Return and length so far in a recorder; 0 steps without one."""
+        return 0.0, 0
 
     def drain(self) -> list[Episode]:
         """The episodes finished since the last drain, oldest first."""
@@ -410,7 +426,9 @@ class Manager(abc.ABC):
         """Record an ended episode, with return and length of its recorder if there is one (S1, see `figures`)."""
         self._faults.forgive(env_id)
         if ending == INNER_END:  # the episode ended for a wrapper only
+            self._lived[env_id] += length
             return
+        self._lived[env_id] = 0
         if ending == RECORDED_END:
             return_, length = recorded_return, recorded_length
         self.finished.append(Episode(env_id, episode_id, return_, length, None if success < 0 else success > 0))
@@ -418,6 +436,7 @@ class Manager(abc.ABC):
     def _cut(self, env_ids: Sequence[int]) -> None:
         self.cut_episodes += len(env_ids)
         for env_id in env_ids:
+            self._lived[env_id] = 0
             self._next_episode(env_id)
 
     def _next_episode(self, env_id: int) -> None:

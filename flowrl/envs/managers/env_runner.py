@@ -60,7 +60,8 @@ def figures(info: Any, inner: Any) -> tuple[int, float, int, int]:
         return OWN_END, 0.0, 0, success
     if (found := recorded(inner, info)) is not None:
         return RECORDED_END, *found, success
-    return INNER_END if running(inner)[1] else OWN_END, 0.0, 0, success
+    return_, length = running(inner)
+    return INNER_END if length else OWN_END, return_, length, success
 
 
 def forget(inner: Any) -> None:
@@ -92,6 +93,7 @@ class EnvRunner:
         self._copied = exchange.action.ndim > 1  # an environment may keep its row, which the next action overwrites
         x = exchange
         self._reward, self._terminated, self._truncated = map(plainly, (x.reward, x.terminated, x.truncated))
+        self._return, self._length = map(plainly, (x.return_, x.length))
         self._at, self._seed, self._next_seed = map(plainly, (x.at, x.seed, x.next_seed))
         self._since, self._current, self._resetting = map(plainly, (x.since, x.current, x.resetting))
 
@@ -132,6 +134,8 @@ class EnvRunner:
         self._write(obs, self._at[0])
         ends = ends_of(over, cut) if over or cut else (False, False)
         self._reward[env_id], (self._terminated[env_id], self._truncated[env_id]) = reward, ends
+        if self._recorder is not None:
+            self._return[env_id], self._length[env_id] = running(self._recorder)
         return any(ends), info
 
     def _reset(self, seed: int) -> None:

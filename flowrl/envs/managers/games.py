@@ -250,6 +250,10 @@ class GameManager:
         self._follow()
         return stepped
 
+    def cut(self, game: int) -> None:
+        """Add what the agents of a running game have so far to `finished`, as of one that ended here."""
+        self._finish(game, self.games.obs[TABLE][game], cut=True)
+
     def drain(self) -> list[Episode]:
         """The episodes finished since the last drain: see `finished`."""
         drained, self.finished = [*self.games.drain(), *self.finished], []
@@ -297,7 +301,7 @@ class GameManager:
             self._steps[game] = 0
             self.began.append(game)
 
-    def _finish(self, game: int, table: npt.NDArray[np.float64]) -> None:
+    def _finish(self, game: int, table: npt.NDArray[np.float64], cut: bool = False) -> None:
         if game in self.players:
             returns = table[:, RETURN].tolist()
             self.results.append(MatchResult(game, self._episode.item(game), self.players[game], returns))
@@ -306,5 +310,5 @@ class GameManager:
                 success = table.item(agent, SUCCESS)
                 won = None if success < 0 else success > 0
                 return_ = table.item(agent, RETURN)
-                self.finished.append(Episode(game, self._episode.item(game), return_, length, won, agent=name))
+                self.finished.append(Episode(game, self._episode.item(game), return_, length, won, cut, agent=name))
         self._episode[game] = -1

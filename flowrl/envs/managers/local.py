@@ -18,7 +18,7 @@ from flowrl.envs.managers.env_runner import figures, forget
 from flowrl.envs.managers.faults import env_error
 from flowrl.envs.masks import unasked_mask
 from flowrl.envs.spaces import Observations, check_copies, find_unusable, make_store, no_reward, write_row
-from flowrl.envs.wrappers import has_raw_returns, pack, recorder, unpack
+from flowrl.envs.wrappers import has_raw_returns, pack, recorder, running, unpack
 from flowrl.errors import SchemaError
 
 
@@ -149,6 +149,9 @@ class EnvManager(Manager):
         where = f"in environment {env_id}, episode {self.episode_id[env_id]}, step {self.t[env_id]}"
         error.add_note(where + self.way_out)
         raise error
+
+    def _recorded(self, env_id: int) -> tuple[float, int]:
+        return running(self._recorders[env_id])
 
     def _save_envs(self) -> dict[str, Any]:
         return {"envs": [pack(env) for env in self._envs]}

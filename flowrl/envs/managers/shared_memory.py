@@ -36,9 +36,9 @@ class SharedMemory:
     step writes to.
 
     From them: the observation arrived in, in that store; `reward`, `terminated`, `truncated` `[N]`; the first
-    observation of a new episode in `began [N, ...]`; and for an ended episode `ending`, `return_`, `length`, `success`
-    (-1 if unknown) `[N]`. The activity of each of P processes: `current [P]`, the environment, `resetting [P]`, and
-    `since [P]`, in seconds of the monotonic clock.
+    observation of a new episode in `began [N, ...]`; for an ended episode `ending`, `return_`, `length`, `success` (-1
+    if unknown) `[N]`; return and length after each step too, where there is a recorder. The activity of each of P
+    processes: `current [P]`, the environment, `resetting [P]`, and `since [P]`, in seconds of the monotonic clock.
     """
 
     def __init__(

@@ -197,6 +197,9 @@ class SubprocessEnvManager(Manager):
         columns = (x.ending, x.return_, x.length, x.success)
         self._finish(*episode, *(column.item(env_id) for column in columns))
 
+    def _recorded(self, env_id: int) -> tuple[float, int]:
+        return self._x.return_.item(env_id), self._x.length.item(env_id)
+
     # Faults.
 
     def _repeat_faults(self, noted: Sequence[int]) -> None:

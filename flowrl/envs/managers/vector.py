@@ -31,7 +31,7 @@ from flowrl.envs.spaces import (
     write_row,
     write_rows,
 )
-from flowrl.envs.wrappers import has_raw_returns, is_recorder, layers, pack, recorder, stats_key, unpack
+from flowrl.envs.wrappers import has_raw_returns, is_recorder, layers, pack, recorder, running, stats_key, unpack
 from flowrl.errors import ConfigError, SchemaError
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -236,6 +236,11 @@ class VectorEnvManager(Manager):
         forget(inner)
         self._finish(env_id, episode_id, return_, length, *found)
 
+    def _recorded(self, env_id: int) -> tuple[float, int]:
+        if (around := self._around) is not None:
+            return around.episode_returns.item(env_id), around.episode_lengths.item(env_id)
+        return running(self._inner[env_id])
+
     def _last_info(self, env_id: int, infos: Mapping[str, Any]) -> Any:
         """The info of the step that ended an episode, as far as it counts."""
         if self._singles:
@@ -428,10 +433,12 @@ def _end_processes(env: AsyncVectorEnv) -> None:
 class _Far:
     """The recorder of an environment in a process of gymnasium's."""
 
-    episode_returns = 0.0  # not asked for
-
     def __init__(self, env: AsyncVectorEnv, env_id: int) -> None:
         self._env, self._id = env, env_id
+
+    @property
+    def episode_returns(self) -> float:
+        return float(self._env.get_attr("episode_returns")[self._id])
 
     @property
     def episode_lengths(self) -> int:
