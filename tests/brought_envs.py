@@ -117,7 +117,7 @@ class Case:
         """How the first episodes stand after each step: of the environment alone, or of what is learned from."""
         env, found, stands = self._alone() if alone else self.wrapped(), set(), Running(0, 0.0, 0)
         env.reset()
-        while stands.ended < 20:
+        while stands.ended < 100:
             _, reward, *ends, _ = env.step(0)
             stands = Running(stands.ended, stands.return_ + float(reward), stands.length + 1)
             found.add(stands)

@@ -137,7 +137,7 @@ def payoffs(
             options["deterministic"] = deterministic
             options["env_steps"] = {agent: (env_steps or {}).get(name, 0) for agent, name in sides.items()}
             played = evaluate(policies, environments, agents={agent: agent for agent in sides}, **options)
-            if cut := sum(episode.cut for episode in played):
+            if cut := sum(episode.cut for episode in played if not episode.agent):
                 raise ConfigError(
                     f"{first} against {second}: {cut} of {episodes} games had not ended after {max_steps} steps: give "
                     "the game a limit, or raise max_steps"
