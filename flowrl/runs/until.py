@@ -16,6 +16,7 @@ Until = Mapping[str, float] | Callable[[Result], bool]
 
 #: Counters that appear in results once learning has begun.
 LEARNING = frozenset({"sampled", "trained", "updates"})
+#: Entries of which a run without any would do nothing.
 COUNTS = LEARNING | {"env_steps", "episodes", "seconds"}
 
 
@@ -33,14 +34,10 @@ def _checked(until: Any) -> dict[str, float]:
     if not isinstance(until, Mapping) or not until:
         raise ConfigError(f"until={until!r}: expected lower bounds like {{'env_steps': 50_000}}, or a function")
     for name, bound in until.items():
-        least = 0 if name in COUNTS else -math.inf
-        if (
-            isinstance(bound, bool)
-            or not isinstance(bound, int | float | np.integer | np.floating)
-            or not least < bound < math.inf
-        ):
-            above = "" if name not in COUNTS else " above 0"
-            raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected a number{above}")
+        least, expected = (0, "a number above 0") if name in COUNTS else (-math.inf, "a number")
+        number = isinstance(bound, int | float | np.integer | np.floating) and not isinstance(bound, bool)
+        if not number or not least < bound < math.inf:
+            raise ConfigError(f"until: the bound of {name!r} is {bound!r}, expected {expected}")
     return dict(until)
 
 

@@ -376,7 +376,7 @@ class Trainer:
         from flowrl.networks.devices import torch_threads
         from flowrl.runs.progress import progress as shown
 
-        lower_bounds(None, seconds=seconds)
+        lower_bounds(None, seconds=seconds)  # raises if it is none
         bounds, clock = lower_bounds(until, env_steps=env_steps, updates=updates), self.config.clock
         counts = {name: math.ceil(bound) for name, bound in bounds.items()}
         budget = Budget(*(goal, counts.get(clock), seconds), None if clock == "updates" else counts.get("updates"))

@@ -97,8 +97,9 @@ def _sizes(parent: Any, name: str, space: Any, seen: set[Any]) -> Iterator[int]:
     if node.dtype.hasobject:  # of which many may be one in the file
         yield from (memoryview(node[index]).nbytes for index in np.ndindex(node.shape))
     if space is not None and len(space.shape or ()) > 1 >= node.ndim - 1 and node.size:
-        pictures = (Image.open(BytesIO(bytes(each))) for each in node[()])  # room is made by the first
-        yield from (prod(p.size) * len(p.getbands()) * (1 if i else len(node)) for i, p in enumerate(pictures))
+        sizes = (prod(each.size) * len(each.getbands()) for each in map(Image.open, map(BytesIO, map(bytes, node[()]))))
+        yield len(node) * next(sizes)  # the first makes room for all
+        yield from sizes
 
 
 def _parts(space: Any) -> Mapping[str, Any]:
